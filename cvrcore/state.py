@@ -1,0 +1,108 @@
+"""State on disk: one ``.npz`` of arrays plus JSON, no pickle, written atomically."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MAGIC = "cvrcore-state"
+_META, _DIGEST = "meta", "sha256"
+
+
+def save_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
+    """Write `state` (dicts of arrays and plain values) beside `path`, then rename.
+
+    The file holds every array, a JSON skeleton that names them, and a SHA-256 of both,
+    so that a reader can tell a damaged file from a good one.
+    """
+    path = Path(path)
+    arrays: dict[str, np.ndarray] = {}
+    skeleton = _pack(state, arrays)
+    meta = json.dumps({"magic": MAGIC, "state": skeleton}, allow_nan=True).encode()
+    entries = {_META: np.frombuffer(meta, dtype=np.uint8), **arrays}
+    entries[_DIGEST] = np.frombuffer(_digest(entries), dtype=np.uint8)
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **entries)  # type: ignore[arg-type]
+
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(buffer.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read what `save_state` wrote; ValueError names what is wrong with the file."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            entries = {name: file[name] for name in file.files}
+        meta = json.loads(entries[_META].tobytes())
+        stored = entries.pop(_DIGEST).tobytes()
+        magic = meta["magic"]
+    except (ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{os.fspath(path)!r} is not a readable cvrcore state: {error}") from error
+    if magic != MAGIC or stored != _digest(entries):
+        raise ValueError(f"{os.fspath(path)!r} is damaged: its checksum does not fit its content")
+    state: dict[str, Any] = _unpack(meta["state"], entries)
+    return state
+
+
+def _digest(entries: dict[str, np.ndarray]) -> bytes:
+    total = hashlib.sha256()
+    for name in sorted(entries):
+        array = entries[name]
+        total.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
+        total.update(np.ascontiguousarray(array).data)
+    return total.digest()
+
+
+def _pack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    if isinstance(value, np.ndarray):
+        name = f"array_{len(arrays)}"
+        arrays[name] = value
+        return {"__array__": name}
+    if isinstance(value, dict):
+        return {key: _pack(item, arrays) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_pack(item, arrays) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
+
+
+def _unpack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {"__array__"}:
+            return arrays[value["__array__"]]
+        return {key: _unpack(item, arrays) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_unpack(item, arrays) for item in value]
+    return value
+
+
+def _sync_directory(folder: Path) -> None:
+    """Make the rename itself durable, where the system can."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass
+    finally:
+        os.close(handle)
