@@ -1,0 +1,233 @@
+"""From a name to a `Federation`: read or generate, partition, split, record."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .digits import read_digits
+from .federation import Federation, Samples
+from .partition import PARTITIONS, share_out
+from .pixels import to_unit
+from .split import split_clients
+
+Options = Mapping[str, Any]
+NO_OPTIONS: Options = MappingProxyType({})
+# Streams of one seed: a change of partition leaves generated data as they were.
+GENERATE, PARTITION, SPLIT, SUBSET = range(4)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """How one data set is made.
+
+    Parameters
+    ----------
+    title : str
+        One line for people.
+    in_shape : tuple of int or None
+        Shape of one sample; None when an option decides it.
+    n_classes : int
+        0 for regression.
+    read : callable, optional
+        Files in, raw `Samples` out.
+    scale : callable, optional
+        Raw inputs in, float32 inputs out.
+    scaling : str
+        What `scale` does, for the record.
+    generate : callable, optional
+        ``(n_clients, rng, **options)`` in, `Samples` with clients out; instead of `read`.
+    """
+
+    title: str
+    in_shape: tuple[int, ...] | None
+    n_classes: int
+    read: Callable[[Mapping[str, Path]], Samples] | None = None
+    scale: Callable[[NDArray[Any]], NDArray[np.float32]] | None = None
+    scaling: str = "none"
+    generate: Callable[..., Samples] | None = None
+
+
+DATASETS: dict[str, DataSet] = {
+    "digits": DataSet(
+        title="Handwritten digits 8 x 8, embedded",
+        in_shape=(1, 8, 8),
+        n_classes=10,
+        read=read_digits,
+        scale=functools.partial(to_unit, top=16.0),
+        scaling="[0, 1]",
+    ),
+}
+
+
+def load_federation(
+    dataset: str = "digits",
+    *,
+    n_clients: int = 100,
+    partition: str = "dirichlet",
+    alpha: float = 0.1,
+    shards_per_client: int = 2,
+    test_fraction: float = 0.2,
+    min_size: int = 0,
+    data_dir: str | os.PathLike[str] | None = None,
+    download: bool = True,
+    seed: int | np.random.SeedSequence = 0,
+    options: Options = NO_OPTIONS,
+) -> Federation:
+    """Load a data set and share it out over clients.
+
+    Parameters
+    ----------
+    dataset : str, default="digits"
+        A key of `DATASETS`.
+    n_clients : int, default=100
+    partition : {"dirichlet", "iid", "shards"}, default="dirichlet"
+        Data generated client by client (synthetic, regression) keep their own clients:
+        for them only the default is accepted, and recorded as "natural".
+    alpha : float, default=0.1
+        Concentration of "dirichlet".
+    shards_per_client : int, default=2
+        Of "shards".
+    test_fraction : float, default=0.2
+        Part of each client's samples that it tests on, in [0, 1).
+    min_size : int, default=0
+        Redraw the partition until every client holds this many samples; 0: never.
+    data_dir : path, optional
+        First place searched for files; see `find_files`.
+    download : bool, default=True
+        Fetch missing files into the user's cache.
+    seed : int or SeedSequence, default=0
+        Decides everything drawn here. A SeedSequence is read, not spawned from: the same
+        one always gives the same federation.
+    options : mapping, default={}
+        For images: ``n_samples``, a random subset of that size. For synthetic and
+        regression: the keyword arguments of their generators.
+
+    Returns
+    -------
+    federation : Federation
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
+    DataError
+        If files are missing and cannot be fetched, or are damaged.
+    """
+    if dataset not in DATASETS:
+        raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}")
+    try:
+        n_clients = operator.index(n_clients)
+    except TypeError:
+        raise TypeError(f"n_clients must be an integer, got {n_clients!r}") from None
+    if n_clients < 1:
+        raise ValueError(f"n_clients must be at least 1, got {n_clients}")
+    if partition not in PARTITIONS:
+        raise ValueError(f"partition must be one of {', '.join(PARTITIONS)}, got {partition!r}")
+    root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    spec = DATASETS[dataset]
+    if spec.generate is not None:
+        if partition != "dirichlet":
+            raise ValueError(
+                f"partition must be left at its default for {dataset!r}, whose clients are "
+                f"generated, got {partition!r}"
+            )
+        samples = _generate(spec, dataset, n_clients, min_size, root, options)
+        clients, drawn = samples.clients, {"partition": "natural", "min_size": min_size}
+    else:
+        samples = _read(spec, dataset, data_dir, download, root, options)
+        clients, drawn = share_out(
+            partition,
+            samples.y,
+            n_clients,
+            _stream(root, PARTITION),
+            alpha=alpha,
+            shards_per_client=shards_per_client,
+            min_size=min_size,
+        )
+    train, test, split = split_clients(
+        samples.y, clients, test_fraction, _stream(root, SPLIT), stratify=samples.n_classes > 0
+    )
+    record = {
+        "dataset": dataset,
+        "n_samples": len(samples.y),
+        "n_clients": n_clients,
+        "scaling": spec.scaling,
+        **samples.record,
+        **drawn,
+        **split,
+        "seed": _describe(root),
+    }
+    return Federation(dataset, samples.x, samples.y, samples.n_classes, train, test, record)
+
+
+def _read(
+    spec: DataSet,
+    dataset: str,
+    data_dir: str | os.PathLike[str] | None,
+    download: bool,
+    root: np.random.SeedSequence,
+    options: Options,
+) -> Samples:
+    """Read pooled samples, keep a subset if asked, scale."""
+    assert spec.read is not None
+    assert spec.scale is not None
+    unknown = set(options) - {"n_samples"}
+    if unknown:
+        raise ValueError(f"options of {dataset!r} must be among n_samples, got {sorted(unknown)}")
+    raw = spec.read({})
+    x, y, record = raw.x, raw.y, dict(raw.record)
+    n_samples = options.get("n_samples")
+    if n_samples is not None:
+        if not 1 <= n_samples <= len(y):
+            raise ValueError(
+                f"options['n_samples'] must be in 1..{len(y)} for {dataset!r}, got {n_samples}"
+            )
+        keep = np.sort(_stream(root, SUBSET).permutation(len(y))[:n_samples])
+        record["subset_of"] = len(y)
+        x, y = x[keep], y[keep]
+    return Samples(spec.scale(x), y, raw.n_classes, record)
+
+
+def _generate(
+    spec: DataSet,
+    dataset: str,
+    n_clients: int,
+    min_size: int,
+    root: np.random.SeedSequence,
+    options: Options,
+) -> Samples:
+    """Generate samples client by client."""
+    assert spec.generate is not None
+    samples = spec.generate(n_clients, _stream(root, GENERATE), **options)
+    smallest = min(map(len, samples.clients))
+    if smallest < min_size:
+        raise ValueError(
+            f"min_size must be at most {smallest} for {dataset!r} as generated, got {min_size}"
+        )
+    return samples
+
+
+def _stream(root: np.random.SeedSequence, index: int) -> np.random.Generator:
+    """Child `index` of `root`, without counting it as spawned."""
+    child = np.random.SeedSequence(
+        root.entropy, spawn_key=(*root.spawn_key, index), pool_size=root.pool_size
+    )
+    return np.random.default_rng(child)
+
+
+def _describe(root: np.random.SeedSequence) -> dict[str, Any]:
+    entropy = root.entropy
+    return {
+        "entropy": entropy if isinstance(entropy, int) else [int(e) for e in entropy or ()],
+        "spawn_key": [int(k) for k in root.spawn_key],
+    }

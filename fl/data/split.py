@@ -1,0 +1,125 @@
+"""Each client's own train and test samples.
+
+The rules follow scikit-learn's ``train_test_split(stratify=...)``, written in NumPy so
+that one explicit generator decides everything:
+
+- no sample: no train, no test (the client is never selected nor scored);
+- one sample: it trains, there is no test;
+- a class with one sample, or fewer places than classes on a side: not stratified;
+- otherwise ``ceil(test_fraction * n)`` test samples, shared over the classes by largest
+  remainder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .federation import Ids
+
+RULES = ("stratified", "unstratified", "single", "empty")
+
+
+def split_sizes(n: int, test_fraction: float) -> tuple[int, int]:
+    """Return how many of `n` samples train and test; at least one trains."""
+    n_test = min(math.ceil(test_fraction * n), max(n - 1, 0))
+    return n - n_test, n_test
+
+
+def stratified_split(
+    labels: NDArray[Any] | None, n: int, test_fraction: float, rng: np.random.Generator
+) -> tuple[Ids, Ids, str]:
+    """Split positions 0 .. n - 1 of one client.
+
+    Parameters
+    ----------
+    labels : int array of shape (n,), or None
+        None (regression) is never stratified.
+    n : int
+    test_fraction : float
+        In [0, 1).
+    rng : Generator
+
+    Returns
+    -------
+    train, test : int64 arrays
+        Ascending positions.
+    rule : str
+        One of `RULES`: what was done.
+    """
+    n_train, n_test = split_sizes(n, test_fraction)
+    if n_test == 0:
+        rule = "empty" if n == 0 else "single" if n == 1 else "unstratified"
+        return np.arange(n), np.empty(0, dtype=np.int64), rule
+    if labels is not None:
+        _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        if counts.min() > 1 and min(n_train, n_test) >= counts.size:
+            take = _largest_remainder(counts, n_train, rng)
+            train = np.zeros(n, dtype=bool)
+            for code, quota in enumerate(take):
+                members = np.flatnonzero(codes == code)
+                train[rng.permutation(members)[:quota]] = True
+            return np.flatnonzero(train), np.flatnonzero(~train), "stratified"
+    order = rng.permutation(n)
+    return np.sort(order[:n_train]), np.sort(order[n_train:]), "unstratified"
+
+
+def split_clients(
+    labels: NDArray[Any],
+    clients: Sequence[Ids],
+    test_fraction: float,
+    rng: np.random.Generator,
+    *,
+    stratify: bool = True,
+) -> tuple[tuple[Ids, ...], tuple[Ids, ...], dict[str, Any]]:
+    """Split every client's samples into its train and test indices.
+
+    Parameters
+    ----------
+    labels : array of shape (n_samples,)
+    clients : sequence of int64 arrays
+        Indices into `labels`, per client.
+    test_fraction : float
+        In [0, 1); the paper uses 0.2.
+    rng : Generator
+    stratify : bool, default=True
+        False for regression targets.
+
+    Returns
+    -------
+    train, test : tuple of int64 arrays
+        Indices into `labels`, ascending if those of `clients` are.
+    record : dict
+        `test_fraction`, how many clients fell under each rule, and which were empty or
+        held a single sample.
+    """
+    if not 0 <= test_fraction < 1:
+        raise ValueError(f"test_fraction must be in [0, 1), got {test_fraction}")
+    train, test, rules = [], [], []
+    for ids in clients:
+        strata = labels[ids] if stratify else None
+        keep, hold, rule = stratified_split(strata, len(ids), test_fraction, rng)
+        train.append(ids[keep])
+        test.append(ids[hold])
+        rules.append(rule)
+    record = {
+        "test_fraction": float(test_fraction),
+        "split": {rule: rules.count(rule) for rule in RULES},
+        "empty_clients": [k for k, rule in enumerate(rules) if rule == "empty"],
+        "single_sample_clients": [k for k, rule in enumerate(rules) if rule == "single"],
+    }
+    return tuple(train), tuple(test), record
+
+
+def _largest_remainder(counts: Ids, total: int, rng: np.random.Generator) -> Ids:
+    """Share `total` places over classes in proportion to `counts`, ties at random."""
+    n = int(counts.sum())
+    quotas, remainders = np.divmod(counts * total, n)  # integers: no rounding, real ties
+    missing = total - int(quotas.sum())
+    order = np.lexsort((rng.random(counts.size), -remainders))
+    quotas[order[:missing]] += 1
+    return quotas
