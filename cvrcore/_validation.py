@@ -213,3 +213,11 @@ def check_labels(value: ArrayLike, n_clients: int | None, name: str = "coalition
     if not sizes.all():
         raise ValueError(f"{name} must use every label, got none in coalition {sizes.argmin()}")
     return labels
+
+
+def check_stored(value: Any, name: str, n_clients: int, dtype: Any = np.float64) -> NDArray[Any]:
+    """Return a copy of one number per client from a saved state; NaN may mean unknown."""
+    array = np.array(value, dtype=dtype)
+    if array.shape != (n_clients,):
+        raise ValueError(f"{name} must have shape ({n_clients},), got {array.shape}")
+    return array

@@ -10,6 +10,10 @@ from .base import Selector
 #: Name of each policy and where its class lives; imported when asked for.
 POLICIES = {
     "uniform": "cvrcore.selectors.uniform:UniformSelector",
+    "power-of-choice": "cvrcore.selectors.power_of_choice:PowerOfChoiceSelector",
+    "active": "cvrcore.selectors.active:ActiveSelector",
+    "oort": "cvrcore.selectors.oort:OortSelector",
+    "fedcbs": "cvrcore.selectors.class_balanced:ClassBalancedSelector",
     "fedcvr-bolt": "cvrcore.selectors.coalition:CoalitionSelector",
 }
 

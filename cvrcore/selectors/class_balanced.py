@@ -1,0 +1,212 @@
+"""FedCBS: pick clients whose pooled data are balanced over the classes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._validation import (
+    Float,
+    Ids,
+    Mask,
+    check_count,
+    check_matrix,
+    check_number,
+    check_stored,
+    check_vector,
+)
+from ..selection import Selection
+from .base import Probe, Report, Selector
+from .power_of_choice import gumbel_top_k, successive_inclusion
+
+FLOOR = 1e-12  # a perfectly balanced pool has QCID 0, and a power of 0 has no logarithm
+
+
+def qcid(counts: ArrayLike) -> Float:
+    """Return the quadratic class imbalance of pooled class counts, over the last axis.
+
+    The squared distance of the class shares from the uniform law: 0 for balanced data,
+    ``1 - 1 / n_classes`` for a single class. It equals
+    ``sum_ij <N_i, N_j> / (sum_i n_i) ** 2 - 1 / n_classes`` over the clients of the pool,
+    without the cancellation of that form near 0.
+
+    Examples
+    --------
+    >>> qcid([[5, 5], [10, 0]])
+    array([0. , 0.5])
+    """
+    counts = np.asarray(counts, dtype=np.float64)
+    shares = counts / counts.sum(axis=-1, keepdims=True)
+    return np.asarray(np.square(shares - 1.0 / counts.shape[-1]).sum(axis=-1))
+
+
+class ClassBalancedSelector(Selector):
+    """Draw clients one after another towards a class-balanced pool [1]_.
+
+    In round t (from 1), T_k being one more than the times that client k was picked, the
+    first client is drawn in proportion to::
+
+        qcid({k}) ** -beta_1 + exploration * sqrt(3 * ln(t) / (2 * T_k))
+
+    and the m-th to ``qcid(M + {k}) ** -beta_m`` given the pool M so far; ``beta_m = beta *
+    m``. The article's further factors depend on M alone and cancel. One public copy leaves
+    the *candidate's* T in the second step, where it no longer cancels and counts against
+    little-explored clients, and gives a perfectly balanced candidate the lowest weight; here
+    QCID has a floor and the draw runs in logarithms.
+
+    The server must know the class counts (or all their inner products, say from an
+    enclave): state this beside any result. Count training samples only.
+
+    Parameters
+    ----------
+    n_clients, n_select, seed
+        See `Selector`.
+    weights : array-like of shape (n_clients,), optional
+        See `Selector`. Default: the row sums of `label_counts`.
+    label_counts : array-like of shape (n_clients, n_classes)
+        Training samples of each class at each client; required. A client of positive
+        weight has at least one.
+    beta : float in [0, 1e6], default=1.0
+        Scale of the exponents: 1 is the article's ``beta_m = m``; 0 ignores the classes.
+    exploration : float, default=10.0
+        The article's lambda, >= 0. With ``beta=0, exploration=0`` sampling is uniform.
+
+    References
+    ----------
+    .. [1] Zhang, Li, Chang, et al., "Fed-CBS: a heterogeneity-aware client sampling
+       mechanism for federated learning via class-imbalance reduction", ICML, 2023.
+
+    Examples
+    --------
+    >>> counts = [[9, 0], [9, 0], [0, 9]]
+    >>> selector = ClassBalancedSelector(n_clients=3, n_select=2, label_counts=counts, seed=0)
+    >>> 2 in selector.select().clients
+    True
+    """
+
+    name: ClassVar[str] = "fedcbs"
+
+    def __init__(
+        self,
+        n_clients: int,
+        n_select: int,
+        weights: ArrayLike | None = None,
+        seed: int | np.random.SeedSequence | None = None,
+        *,
+        label_counts: ArrayLike | None = None,
+        beta: float = 1.0,
+        exploration: float = 10.0,
+    ) -> None:
+        n_clients = check_count(n_clients, "n_clients")
+        self.label_counts = _check_label_counts(label_counts, (n_clients, None))
+        if weights is None:
+            weights = self.label_counts.sum(axis=1)
+        super().__init__(n_clients, n_select, weights, seed)
+        _check_has_samples(self.label_counts, self.weights)
+        self.beta = check_number(beta, "beta", minimum=0.0, maximum=1e6)
+        self.exploration = check_number(exploration, "exploration", minimum=0.0)
+        self._times_picked = np.zeros(self.n_clients, dtype=np.int64)
+
+    def resize(
+        self, n_clients: int, weights: ArrayLike, label_counts: ArrayLike | None = None
+    ) -> None:
+        """Add slots for clients that joined; old slots keep their id, weight and counts.
+
+        Parameters
+        ----------
+        n_clients : int
+            New number of slots, at least the present one.
+        weights : array-like of shape (n_clients - present,)
+            Sample counts of the newcomers.
+        label_counts : array-like of shape (n_clients - present, n_classes)
+            Class counts of the newcomers. Required if anybody joins: every guess (balanced,
+            like the others) would decide how often they are picked.
+        """
+        n_added = check_count(n_clients, "n_clients", minimum=self.n_clients) - self.n_clients
+        n_classes = self.label_counts.shape[1]
+        if n_added == 0 and label_counts is None:
+            label_counts = np.empty((0, n_classes))
+        joined = _check_label_counts(label_counts, (n_added, n_classes))
+        _check_has_samples(joined, check_vector(weights, "weights", n_added))
+        super().resize(n_clients, weights)
+        self.label_counts = np.concatenate([self.label_counts, joined])
+
+    def _choose(self, eligible: Mask, probe: Probe | None) -> Selection:
+        ids = np.flatnonzero(eligible)
+        n_picked = min(self.n_select, ids.size)
+        counts = self.label_counts[ids]
+        pool = np.zeros(counts.shape[1])
+        positions: Ids = np.empty(n_picked, dtype=np.int64)
+        law = np.zeros(self.n_clients)
+        for m in range(n_picked):
+            logits = -self.beta * (m + 1) * np.log(np.maximum(qcid(pool + counts), FLOOR))
+            if m == 0:
+                logits = np.logaddexp(logits, self._log_bonus(ids))
+                odds = np.exp(logits - logits.max())
+                law[ids] = odds / odds.sum()
+            logits[positions[:m]] = -np.inf
+            positions[m] = gumbel_top_k(logits, 1, self._rng)[0]
+            pool += counts[positions[m]]
+
+        inclusion = successive_inclusion(law, eligible, n_picked)
+        if self.beta == 0.0 and n_picked < ids.size:
+            # After the first draw the rest is uniform among those not yet drawn.
+            inclusion = np.where(eligible, law + (1.0 - law) * (n_picked - 1) / (ids.size - 1), 0.0)
+        elif 1 < n_picked < ids.size:
+            inclusion = None  # later draws depend on the pool, even if the first is uniform
+        return Selection(
+            clients=ids[positions], probabilities=law, inclusion=inclusion, round=self.round
+        )
+
+    def _log_bonus(self, ids: Ids) -> Float:
+        """Return the logarithm of the exploration term, -inf where it is 0."""
+        scale = self.exploration * math.sqrt(1.5 * math.log(self.round + 1))
+        if scale == 0.0:
+            return np.full(ids.size, -np.inf)
+        return np.asarray(math.log(scale) - 0.5 * np.log1p(self._times_picked[ids]))
+
+    def _learn(self, report: Report) -> None:
+        self._times_picked[report.selection.clients] += 1
+
+    def _grow(self, n_clients: int, added: Float) -> None:
+        never = np.zeros(added.size, dtype=np.int64)
+        self._times_picked = np.concatenate([self._times_picked, never])
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "label_counts": self.label_counts.copy(),
+            "beta": self.beta,
+            "exploration": self.exploration,
+        }
+
+    def _learned(self) -> dict[str, Any]:
+        return {"times_picked": self._times_picked.copy()}
+
+    def _restore(self, learned: dict[str, Any]) -> None:
+        times = check_stored(learned["times_picked"], "times_picked", self.n_clients, np.int64)
+        self._times_picked = times
+
+
+def _check_label_counts(value: ArrayLike | None, shape: tuple[int, int | None]) -> Float:
+    if value is None:
+        raise ValueError(
+            "label_counts must be given to fedcbs: the class counts of each client, "
+            f"{shape[0]} rows, got None"
+        )
+    counts = check_matrix(value, "label_counts", shape, dtype=np.float64).copy()
+    if (counts < 0).any():
+        raise ValueError(f"label_counts must be non-negative, got {counts.min():g}")
+    return counts
+
+
+def _check_has_samples(counts: Float, weights: Float) -> None:
+    empty = (weights > 0) & ~counts.any(axis=1)
+    if empty.any():
+        k = int(np.argmax(empty))
+        raise ValueError(
+            "label_counts must hold a sample for each client of positive weight, "
+            f"got none for row {k} of weight {weights[k]:g}"
+        )

@@ -1,0 +1,150 @@
+"""Power-of-Choice: ask a few clients for their loss, train the worst off."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._validation import Float, Ids, Mask, check_choice, check_count
+from ..selection import Selection
+from .base import Probe, Selector
+
+
+def gumbel_top_k(log_weights: Float, size: int, rng: np.random.Generator) -> Ids:
+    """Draw `size` distinct indices one by one, each in proportion to the weights left.
+
+    Adding Gumbel noise to the logarithms and taking the largest is the same law as
+    sequential sampling without replacement (Efraimidis and Spirakis, 2006), in the same
+    order. Nothing overflows or underflows, where ``rng.choice(p=...)`` fails as soon as
+    fewer than `size` probabilities are above zero.
+
+    Parameters
+    ----------
+    log_weights : ndarray of shape (n,)
+        At least `size` of them above -inf.
+    size : int
+    rng : Generator
+    """
+    if size == 0:
+        return np.empty(0, dtype=np.int64)
+    keys = -(log_weights + rng.gumbel(size=log_weights.shape[0]))
+    top = np.argpartition(keys, size - 1)[:size]
+    return top[np.argsort(keys[top])].astype(np.int64)
+
+
+def successive_inclusion(law: Float, support: Mask, size: int) -> Float | None:
+    """Return each client's chance to be among `size` sequential draws, if it is simple.
+
+    It is for one draw, for equal weights, and when the whole `support` is taken; in
+    between there is no closed form, hence None.
+    """
+    n_support = int(np.count_nonzero(support))
+    if size >= n_support:
+        return support.astype(np.float64)
+    equal = np.ptp(law[support]) == 0.0
+    return law * size if size <= 1 or equal else None
+
+
+class PowerOfChoiceSelector(Selector):
+    """Pick the clients of highest loss among a random set of candidates [1]_.
+
+    `probe` draws the candidates; their mean loss of the *current global model* over
+    their *training* samples goes to `select`, which takes the largest, ties at random.
+    A candidate that did not answer (NaN) is taken only when too few did. Give the same
+    `available` to both; candidates gone in between are replaced by further draws.
+
+    Public copies differ from the article, and so from this class: some draw the
+    candidates uniformly (``candidates="uniform"`` here), rank by test loss (which leaks
+    test labels), give an empty client an infinite loss (so that it always wins; here
+    weight 0 is never eligible), or use positions among the candidates as client ids.
+
+    Parameters
+    ----------
+    n_clients, n_select, weights, seed
+        See `Selector`.
+    n_candidates : int, optional
+        Clients to ask, d, at least `n_select`; capped to the eligible. Default: twice
+        `n_select`. With ``n_candidates=n_select`` losses no longer matter and the policy
+        is sampling by size.
+    candidates : {"size", "uniform"}, default="size"
+        Draw candidates without replacement in proportion to ``weights``, or uniformly.
+
+    References
+    ----------
+    .. [1] Cho, Wang and Joshi, "Towards understanding biased client selection in
+       federated learning", AISTATS, 2022.
+
+    Examples
+    --------
+    >>> selector = PowerOfChoiceSelector(n_clients=4, n_select=2, n_candidates=4, seed=0)
+    >>> loss = np.array([0.1, 0.9, 0.3, 0.8])
+    >>> asked = selector.probe()
+    >>> selector.select(losses=loss[asked]).clients
+    array([1, 3])
+    """
+
+    name: ClassVar[str] = "power-of-choice"
+
+    def __init__(
+        self,
+        n_clients: int,
+        n_select: int,
+        weights: ArrayLike | None = None,
+        seed: int | np.random.SeedSequence | None = None,
+        *,
+        n_candidates: int | None = None,
+        candidates: str = "size",
+    ) -> None:
+        super().__init__(n_clients, n_select, weights, seed)
+        if n_candidates is None:
+            n_candidates = 2 * self.n_select
+        self.n_candidates = check_count(n_candidates, "n_candidates", minimum=self.n_select)
+        self.candidates = check_choice(candidates, "candidates", ("size", "uniform"))
+
+    def _candidates(self, eligible: Mask) -> Ids:
+        size = min(self.n_candidates, int(np.count_nonzero(eligible)))
+        return self._draw(eligible, size)
+
+    def _choose(self, eligible: Mask, probe: Probe | None) -> Selection:
+        if probe is None:
+            raise ValueError(
+                "losses must be given to power-of-choice: call probe() and pass the loss of "
+                "each client that it returns, got None"
+            )
+        n_picked = min(self.n_select, int(np.count_nonzero(eligible)))
+        scores = np.full(self.n_clients, np.nan)
+        scores[probe.clients] = probe.losses
+        asked = probe.clients[eligible[probe.clients]]
+        if asked.size > n_picked:
+            losses = scores[asked]
+            ranks = np.where(np.isnan(losses), -np.inf, losses)
+            order = np.lexsort((self._rng.random(asked.size), -ranks))
+            return Selection(clients=asked[order[:n_picked]], scores=scores, round=self.round)
+        if asked.size < n_picked:
+            others = eligible.copy()
+            others[asked] = False
+            asked = np.concatenate([asked, self._draw(others, n_picked - asked.size)])
+            return Selection(clients=asked, scores=scores, round=self.round)
+        law = self._law(eligible)  # every candidate is taken: losses did not matter
+        return Selection(
+            clients=asked,
+            scores=scores,
+            probabilities=law,
+            inclusion=successive_inclusion(law, eligible, n_picked),
+            round=self.round,
+        )
+
+    def _law(self, mask: Mask) -> Float:
+        weights = mask * (self.weights if self.candidates == "size" else 1.0)
+        weights /= weights.max()  # so that the sum cannot overflow
+        return np.asarray(weights / weights.sum())
+
+    def _draw(self, mask: Mask, size: int) -> Ids:
+        ids = np.flatnonzero(mask)
+        weights = self.weights[ids] if self.candidates == "size" else np.ones(ids.size)
+        return ids[gumbel_top_k(np.log(weights), size, self._rng)]
+
+    def _config(self) -> dict[str, Any]:
+        return {"n_candidates": self.n_candidates, "candidates": self.candidates}
