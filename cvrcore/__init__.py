@@ -1,9 +1,35 @@
-"""Client selection for federated learning."""
+"""Client selection for federated learning: NumPy in, NumPy out.
 
-from .selection import Selection
+`CoalitionSelector` is FedCVR-Bolt with its state; `select` and the functions beside it are
+Algorithm 1 of the paper, line by line and stateless. `make_selector` finds every policy by
+name.
+"""
+
+from . import features
+from .affinity import influence
+from .clustering import coalitions
+from .covariance import update_covariance
+from .diagnostics import show_config
+from .sampling import boltzmann
+from .scores import variance_reduction
+from .selection import Selection, select
 from .selectors import make_selector
 from .selectors.base import Selector
+from .selectors.coalition import CoalitionSelector
 
 __version__ = "0.1.0"
 
-__all__ = ["Selection", "Selector", "make_selector"]
+__all__ = [
+    "CoalitionSelector",
+    "Selection",
+    "Selector",
+    "boltzmann",
+    "coalitions",
+    "features",
+    "influence",
+    "make_selector",
+    "select",
+    "show_config",
+    "update_covariance",
+    "variance_reduction",
+]

@@ -1,12 +1,36 @@
-"""Selection: one round's decision, as plain data."""
+"""One round's decision: `Selection`, and the stateless `select` that makes one."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from ._validation import Float, Ids
+from ._validation import (
+    Float,
+    Ids,
+    Mask,
+    check_available,
+    check_choice,
+    check_count,
+    check_matrix,
+    check_number,
+    check_weights,
+)
+from .clustering import coalitions as make_coalitions
+from .sampling import (
+    LAWS,
+    SCORES,
+    Groups,
+    draw,
+    inclusion_of,
+    log_law,
+    places_of,
+    probabilities_of,
+    transform_scores,
+)
+from .scores import check_covariance, variance_reduction
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,3 +79,121 @@ class Selection:
         if self.scores is not None:
             text += f", scores {self.scores.min():.4g}..{self.scores.max():.4g}"
         return text + ")"
+
+
+def draw_selection(
+    labels: Ids,
+    scores: Float,
+    eligible: Mask,
+    n_select: int,
+    rng: np.random.Generator,
+    *,
+    score: str = "raw",
+    within: str = "boltzmann",
+    temperature: float = 1.0,
+    round: int = 0,
+) -> Selection:
+    """Draw one client from each coalition: Algorithm 1, lines 7 to 9; inputs are checked.
+
+    A coalition with nobody eligible gives its place to the one with most to spare.
+    """
+    groups = Groups.of(labels, eligible)
+    scaled = transform_scores(scores, labels, score)
+    log_weights = log_law(scaled, groups, within, temperature)
+    places = places_of(groups, n_select)
+    probabilities = probabilities_of(log_weights, groups, labels.size)
+    return Selection(
+        clients=draw(log_weights, scaled, groups, places, rng),
+        coalitions=labels.copy(),
+        scores=scores.copy(),
+        probabilities=probabilities,
+        inclusion=inclusion_of(probabilities, log_weights, groups, places),
+        round=round,
+    )
+
+
+def select(
+    models: ArrayLike,
+    n_select: int,
+    weights: ArrayLike | None = None,
+    covariance: ArrayLike | None = None,
+    kernel: str = "rbf",
+    gamma: float | str = 1.0,
+    temperature: float = 1.0,
+    available: ArrayLike | None = None,
+    seed: int | np.random.Generator | None = None,
+    *,
+    score: str = "raw",
+    within: str = "boltzmann",
+) -> Selection:
+    """Pick one client from each of `n_select` coalitions: Algorithm 1, lines 3 to 9.
+
+    Stateless: the caller keeps models and covariance between rounds, or lets
+    `CoalitionSelector` do it, which is faster.
+
+    Parameters
+    ----------
+    models : array-like of shape (n_clients, n_features)
+        Watched coordinates of each client's last model, see `cvrcore.features`.
+    n_select : int
+        P: clients to pick, and coalitions to form.
+    weights : array-like of shape (n_clients,), optional
+        Sample counts n_k; a client of weight 0 is never picked. Default: equal.
+    covariance : array-like of shape (n_features, n_clients, n_clients), optional
+        C, from `update_covariance`. Default: ones, the first round's.
+    kernel, gamma
+        See `cvrcore.influence`.
+    temperature : float, default=1.0
+        Positive; see `cvrcore.boltzmann`.
+    available : mask of shape (n_clients,) or array of ids, optional
+        Who can be reached. Default: everybody.
+    seed : int, Generator or None
+    score : {"raw", "zscore", "log"}
+        Scale of the scores; "raw" is the paper's.
+    within : {"boltzmann", "argmax", "uniform"}
+        Law inside a coalition.
+
+    Returns
+    -------
+    Selection
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> models = [[1, 0, 0], [1, 0.1, 0], [0, 1, 0], [0, 1, 0.1]]
+    >>> picked = cvrcore.select(models, n_select=2, seed=0)
+    >>> picked.coalitions
+    array([0, 0, 1, 1])
+    """
+    rows = check_matrix(models, "models")
+    n_clients, n_features = rows.shape
+    n_select = check_count(n_select, "n_select", maximum=n_clients)
+    sizes = check_weights(weights, n_clients)
+    temperature = check_number(temperature, "temperature", above=0)
+    score = check_choice(score, "score", SCORES)
+    within = check_choice(within, "within", LAWS)
+    eligible = check_available(available, n_clients) & (sizes > 0)
+    if not eligible.any():
+        raise ValueError("available must contain at least one client of positive weight, got none")
+    if covariance is None:
+        scores = np.full(n_clients, float(n_features))
+    else:
+        cov = check_covariance(covariance, n_clients)
+        if cov.shape[0] != n_features:
+            raise ValueError(
+                f"covariance must have one matrix for each of {n_features} features, "
+                f"got {cov.shape[0]}"
+            )
+        scores = variance_reduction(cov, sizes)
+    rng = np.random.default_rng(seed)
+    labels = make_coalitions(rows, n_select, kernel, gamma, seed=rng)
+    return draw_selection(
+        labels,
+        scores,
+        eligible,
+        n_select,
+        rng,
+        score=score,
+        within=within,
+        temperature=temperature,
+    )

@@ -1,0 +1,61 @@
+"""Binds each kernel name to its Cython build or its Numba twin, once, at first use.
+
+``CVRCORE_BACKEND=cython|numba`` chooses; unset, Cython serves where it was built. Nothing
+is imported before a kernel is asked for, so that ``import cvrcore`` stays light.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+from typing import Any
+
+#: Home of every kernel: a module of the same name exists in each backend.
+KERNELS = {
+    "manhattan_rows": "_affinity",
+    "add_history": "_covariance",
+    "fold_history": "_covariance",
+    "regression_residual": "_covariance",
+    "scaled_residual": "_covariance",
+    "kmeans": "_kmeans",
+    "advance_scores": "_scores",
+    "diagonal_floor": "_scores",
+    "variance_reduction": "_scores",
+}
+
+
+@functools.cache
+def backend() -> str:
+    """Return "cython" or "numba": which one serves in this process."""
+    wanted = os.environ.get("CVRCORE_BACKEND", "")
+    if wanted not in ("", "cython", "numba"):
+        raise ValueError(f"CVRCORE_BACKEND must be cython or numba, got {wanted!r}")
+    built = _extension_built()
+    if wanted == "cython" and not built:
+        raise ImportError(
+            "CVRCORE_BACKEND=cython, but the extension is not built: reinstall with "
+            "CVRCORE_EXT=require to see why"
+        )
+    return wanted or ("cython" if built else "numba")
+
+
+def _extension_built() -> bool:
+    try:
+        return importlib.util.find_spec("cvrcore_ext.base._scores") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def __getattr__(name: str) -> Any:
+    if name not in KERNELS:
+        raise AttributeError(f"no kernel is called {name!r}")
+    subject = KERNELS[name]
+    if backend() == "cython":
+        module = importlib.import_module("cvrcore_ext").load(subject)
+    else:
+        module = importlib.import_module(f"{__package__}.{subject}")
+    kernel = getattr(module, name)
+    globals()[name] = kernel
+    return kernel

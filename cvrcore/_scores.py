@@ -1,0 +1,103 @@
+"""Kernels for the variance-reduction score; Cython twin: ``cvrcore_ext/_scores.pyx``.
+
+Callers have validated shapes and dtypes; kernels write into arrays they are given.
+Arrays of shape (n_clients, n_features) may be float32 or float64, sums run in float64.
+"""
+
+import numpy as np
+
+from ._jit import njit
+
+
+@njit
+def diagonal_floor(diagonal, relative, floor):
+    """Write ``relative * mean_k C^d_kk`` for each coordinate d into `floor`."""
+    n_clients, n_features = diagonal.shape
+    for d in range(n_features):
+        floor[d] = 0.0
+    for k in range(n_clients):
+        for d in range(n_features):
+            floor[d] += np.float64(diagonal[k, d])
+    for d in range(n_features):
+        floor[d] = relative * (floor[d] / n_clients)
+
+
+@njit
+def _sum_in_lanes(terms):
+    """Sum in eight running totals: a fixed order that vectorises."""
+    lanes = np.zeros(8)
+    blocks = terms.shape[0] // 8 * 8
+    for d in range(0, blocks, 8):
+        for lane in range(8):
+            lanes[lane] += terms[d + lane]
+    for d in range(blocks, terms.shape[0]):
+        lanes[d - blocks] += terms[d]
+    return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + (
+        (lanes[4] + lanes[5]) + (lanes[6] + lanes[7])
+    )
+
+
+@njit
+def variance_reduction(moment, diagonal, floor, scores):
+    """Write ``v_k = sum_d (C^d alpha)_k^2 / C^d_kk`` into `scores`, Eqs. (8) and (9).
+
+    A diagonal entry at or below ``floor[d]`` counts as v_k^d = 0.
+
+    Parameters
+    ----------
+    moment, diagonal : arrays of shape (n_clients, n_features)
+        ``C alpha`` and ``diag C`` for every coordinate.
+    floor : float64 array of shape (n_features,)
+    scores : float64 array of shape (n_clients,)
+    """
+    n_clients, n_features = moment.shape
+    terms = np.empty(n_features)
+    for k in range(n_clients):
+        for d in range(n_features):
+            u = np.float64(moment[k, d])
+            q = np.float64(diagonal[k, d])
+            terms[d] = (u * u) / q if q > floor[d] else 0.0
+        scores[k] = _sum_in_lanes(terms)
+
+
+@njit
+def advance_scores(moment, diagonal, residual, weights, rate, relative, floor, scores):
+    """Take one covariance step on ``C alpha`` and ``diag C``, and score every client.
+
+    Both obey the recursion of C itself (Algorithm 1, line 17), with no K x K matrix:
+    ``moment <- (1 - g) moment + g delta (delta . alpha)``,
+    ``diagonal <- (1 - g) diagonal + g delta^2``. In place, O(K D), one pass.
+
+    Parameters
+    ----------
+    moment, diagonal, residual : arrays of shape (n_clients, n_features)
+    weights : float64 array of shape (n_clients,), sums to 1
+    rate, relative : float
+        The step g, and the floor of the diagonal relative to its mean.
+    floor : float64 array of shape (n_features,)
+        ``relative * mean_k C^d_kk``, brought up to date.
+    scores : float64 array of shape (n_clients,)
+    """
+    n_clients, n_features = residual.shape
+    keep = 1.0 - rate
+    projection = np.zeros(n_features)
+    squares = np.zeros(n_features)
+    terms = np.empty(n_features)
+    for k in range(n_clients):
+        weight = weights[k]
+        for d in range(n_features):
+            delta = np.float64(residual[k, d])
+            projection[d] += weight * delta
+            squares[d] += delta * delta
+    for d in range(n_features):
+        projection[d] = rate * projection[d]
+        floor[d] = keep * floor[d] + rate * relative * (squares[d] / n_clients)
+    for k in range(n_clients):
+        for d in range(n_features):
+            delta = np.float64(residual[k, d])
+            u = keep * np.float64(moment[k, d]) + delta * projection[d]
+            q = keep * np.float64(diagonal[k, d]) + rate * (delta * delta)
+            moment[k, d] = u
+            diagonal[k, d] = q
+            terms[d] = (u * u) / q if q > floor[d] else 0.0
+        scores[k] = _sum_in_lanes(terms)

@@ -1,0 +1,181 @@
+"""Influence between clients: Algorithm 1, lines 3 and 4."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from . import _backend
+from ._validation import Float, Ids, check_choice, check_matrix, check_number
+from .threads import run_chunks, single_blas_thread
+
+KERNELS: Final = ("rbf", "cosine", "laplacian", "sigmoid")
+#: Kernels whose affinity has no negative eigenvalue; tanh has no such promise.
+POSITIVE_KERNELS: Final = ("rbf", "cosine", "laplacian")
+_CHUNK = 128  # rows of the affinity filled by one task
+
+
+def check_gamma(value: Any, kernel: str) -> float | str:
+    """Return `value` if it is a positive number, or "median" for a distance kernel."""
+    if isinstance(value, str):
+        if value != "median":
+            raise ValueError(f"gamma must be a positive number or 'median', got {value!r}")
+        if kernel not in ("rbf", "laplacian"):
+            raise ValueError(f"gamma='median' must go with rbf or laplacian, got {kernel!r}")
+        return value
+    return check_number(value, "gamma", above=0)
+
+
+def unit_rows(models: Float) -> Float:
+    """Divide each row by its norm; a zero row stays zero. Algorithm 1, line 3."""
+    # Scaled first: a row of 1e-200 has a norm whose square underflows.
+    peaks = np.abs(models).max(axis=1, keepdims=True)
+    scaled = models / np.where(peaks > 0, peaks, 1)
+    norms = np.sqrt(np.einsum("kd,kd->k", scaled, scaled, dtype=np.float64))[:, None]
+    return (scaled / np.where(norms > 0, norms, 1)).astype(models.dtype, copy=False)
+
+
+class Affinity:
+    """The symmetric affinity of all clients, of which a round recomputes P rows.
+
+    Rows are normalised and kept relative to a fixed reference row: client models are
+    nearly parallel, and differences of small offsets lose no digits.
+
+    Parameters
+    ----------
+    models : array of shape (n_clients, n_features)
+    kernel : str
+        "rbf" ``exp(-gamma |x - y|^2)``, Eq. (4); "laplacian" ``exp(-gamma |x - y|_1)``;
+        "cosine" ``(1 + x.y) / 2``; "sigmoid" ``(1 + tanh(gamma x.y)) / 2``: the last two,
+        shifted to [0, 1], since an affinity must not be negative.
+    gamma : float or "median"
+        "median" is the inverse of the median distance that the kernel uses, at each round.
+    """
+
+    def __init__(self, models: Float, kernel: str, gamma: float | str) -> None:
+        rows = unit_rows(models)
+        n_clients = rows.shape[0]
+        self.kernel, self.gamma = kernel, gamma
+        self.reference = rows.mean(axis=0)
+        self.offsets = np.empty_like(rows)
+        self._squares = np.empty(n_clients)
+        self._nonzero = np.empty(n_clients)
+        self._hashes = [0] * n_clients
+        self._proximity = np.empty((n_clients, n_clients))
+        everybody = np.arange(n_clients)
+        self._set_offsets(everybody, rows - self.reference, rows.any(axis=1))
+        self._refresh(everybody)
+
+    def update(self, ids: Ids, models: Float) -> None:
+        """Replace the rows of some clients: O(len(ids) K D)."""
+        rows = unit_rows(models)
+        self._set_offsets(ids, rows - self.reference, rows.any(axis=1))
+        self._refresh(ids)
+
+    def matrix(self) -> Float:
+        """Return the affinity (K, K), diagonal kept, before any row is normalised."""
+        if self.gamma != "median":
+            return self._proximity
+        above = self._proximity[np.triu_indices_from(self._proximity, k=1)]
+        median = float(np.median(above)) if above.size else 1.0
+        return np.exp(self._proximity * (-1.0 / median if median > 0 else -1.0))
+
+    def n_distinct(self) -> int:
+        """Return how many different normalised rows there are."""
+        return len(set(self._hashes))
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as arrays: a recomputed matrix would differ in its last bits."""
+        return {
+            "reference": self.reference.copy(),
+            "offsets": self.offsets.copy(),
+            "nonzero": self._nonzero.copy(),
+            "proximity": self._proximity.copy(),
+        }
+
+    @classmethod
+    def restored(cls, state: dict[str, Any], kernel: str, gamma: float | str) -> Affinity:
+        """Build from what `state` returned."""
+        found = cls(np.zeros((1, 1)), kernel, gamma)
+        found.reference = np.array(state["reference"])
+        found.offsets = np.empty_like(state["offsets"])
+        n_clients = found.offsets.shape[0]
+        found._squares, found._nonzero = np.empty(n_clients), np.empty(n_clients)
+        found._hashes = [0] * n_clients
+        found._proximity = check_matrix(state["proximity"], "proximity", (n_clients, n_clients))
+        found._set_offsets(np.arange(n_clients), state["offsets"], state["nonzero"])
+        return found
+
+    def _set_offsets(self, ids: Ids, offsets: Float, nonzero: Any) -> None:
+        self.offsets[ids] = offsets
+        self._squares[ids] = np.einsum("kd,kd->k", offsets, offsets, dtype=np.float64)
+        self._nonzero[ids] = nonzero
+        for k, row in zip(ids.tolist(), offsets, strict=True):
+            self._hashes[k] = hash(row.tobytes())
+
+    def _refresh(self, ids: Ids) -> None:
+        """Recompute the rows and columns of `ids`."""
+        rows = np.empty((ids.size, self.offsets.shape[0]))
+
+        def fill(start: int, stop: int) -> None:
+            rows[start:stop] = self._kernel_rows(ids[start:stop])
+
+        with single_blas_thread():
+            run_chunks(fill, ids.size, _CHUNK)
+        self._proximity[ids] = rows
+        self._proximity[:, ids] = rows.T
+
+    def _kernel_rows(self, ids: Ids) -> Float:
+        if self.kernel == "laplacian":
+            rows = np.empty((ids.size, self.offsets.shape[0]))
+            _backend.manhattan_rows(self.offsets[ids], self.offsets, rows)
+        else:
+            rows = (self.offsets[ids] @ self.offsets.T).astype(np.float64, copy=False)
+            rows *= -2.0
+            rows += self._squares
+            rows += self._squares[ids, None]
+            np.maximum(rows, 0.0, out=rows)
+            rows[np.arange(ids.size), ids] = 0.0
+        if self.gamma == "median":
+            return rows
+        assert not isinstance(self.gamma, str)
+        if self.kernel in ("rbf", "laplacian"):
+            rows *= -self.gamma
+            return np.exp(rows, out=rows)
+        # For unit rows x.y = 1 - |x - y|^2 / 2; a zero row has norm 0 and x.y = 0.
+        cosines = 0.5 * (self._nonzero[ids, None] + self._nonzero - rows)
+        if self.kernel == "sigmoid":
+            cosines = np.tanh(self.gamma * cosines)
+        return np.clip(0.5 * (1.0 + cosines), 0.0, 1.0)
+
+
+def influence(models: ArrayLike, kernel: str = "rbf", gamma: float | str = 1.0) -> Float:
+    """Return the influence matrix W of Eq. (4), rows summing to 1.
+
+    Parameters
+    ----------
+    models : array-like of shape (n_clients, n_features)
+        Watched coordinates of each client's model; rows are normalised first
+        (Algorithm 1, line 3), a zero row stays zero.
+    kernel : {"rbf", "cosine", "laplacian", "sigmoid"}
+        See `Affinity`.
+    gamma : float or "median", default=1.0
+        The paper gives none; its scripts use 1. "cosine" ignores it.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_clients, n_clients)
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> cvrcore.influence([[1.0, 0.0], [0.0, 1.0]]).round(3)
+    array([[0.881, 0.119],
+           [0.119, 0.881]])
+    """
+    rows = check_matrix(models, "models")
+    kernel = check_choice(kernel, "kernel", KERNELS)
+    weights = Affinity(rows, kernel, check_gamma(gamma, kernel)).matrix()
+    return weights / weights.sum(axis=1, keepdims=True)

@@ -1,0 +1,139 @@
+"""Coalitions: Algorithm 1, line 5."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from . import _backend
+from ._validation import Float, Ids, check_choice, check_count, check_matrix
+from .affinity import KERNELS, POSITIVE_KERNELS, Affinity, check_gamma
+from .spectral import Basis, spectral_points
+
+_MAX_ITER: Final = 100
+_NOBODY: Final = np.empty(0, dtype=np.int64)
+
+
+def cluster_points(
+    points: Float,
+    n_clusters: int,
+    rng: np.random.Generator,
+    n_init: int,
+    start: Ids = _NOBODY,
+) -> Ids:
+    """Cluster rows by k-means; the best of `n_init` seeded starts and of `start`.
+
+    Returns labels 0 .. n_clusters - 1, each used, numbered by first appearance.
+    """
+    labels = np.empty(points.shape[0], dtype=np.int64)
+    # As many trials per centre as scikit-learn takes in greedy k-means++.
+    uniforms = rng.random((n_init, n_clusters, 2 + int(np.log(n_clusters))))
+    _backend.kmeans(
+        np.ascontiguousarray(points.T, dtype=np.float64), start, uniforms, _MAX_ITER, labels
+    )
+    return number_by_appearance(labels)
+
+
+def number_by_appearance(labels: Ids) -> Ids:
+    """Rename labels so that they first appear in the order 0, 1, 2, ..."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    rank = np.empty(first.size, dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(first.size)
+    return rank[inverse]
+
+
+def balanced_partition(n_clients: int, n_coalitions: int, rng: np.random.Generator) -> Ids:
+    """Deal clients at random into coalitions whose sizes differ by at most one."""
+    return number_by_appearance(rng.permutation(n_clients) % n_coalitions)
+
+
+def trivial_partition(n_clients: int, n_coalitions: int) -> Ids | None:
+    """Return the only partition there is, for one coalition or one client in each."""
+    if n_coalitions == 1:
+        return np.zeros(n_clients, dtype=np.int64)
+    if n_coalitions == n_clients:
+        return np.arange(n_clients)
+    return None
+
+
+def plane_coalitions(
+    models: Float, n_coalitions: int, rng: np.random.Generator, n_init: int, start: Ids = _NOBODY
+) -> Ids:
+    """Cluster raw models of one or two coordinates by k-means.
+
+    Normalising would collapse them onto two points or a circle.
+    """
+    if len(np.unique(models, axis=0)) < n_coalitions:
+        return balanced_partition(models.shape[0], n_coalitions, rng)
+    return cluster_points(models.astype(np.float64), n_coalitions, rng, n_init, start)
+
+
+def spectral_coalitions(
+    affinity: Affinity,
+    n_coalitions: int,
+    rng: np.random.Generator,
+    n_init: int,
+    start: Ids = _NOBODY,
+    basis: Basis | None = None,
+) -> tuple[Ids, Basis | None]:
+    """Cluster clients in the spectral embedding of their affinity.
+
+    Fewer than `n_coalitions` distinct rows hold no partition: clients are then dealt
+    at random.
+    """
+    if affinity.n_distinct() < n_coalitions:
+        n_clients = affinity.offsets.shape[0]
+        return balanced_partition(n_clients, n_coalitions, rng), None
+    positive = affinity.kernel in POSITIVE_KERNELS
+    points, basis = spectral_points(affinity.matrix(), n_coalitions, basis, positive)
+    return cluster_points(points, n_coalitions, rng, n_init, start), basis
+
+
+def coalitions(
+    models: ArrayLike,
+    n_coalitions: int,
+    kernel: str = "rbf",
+    gamma: float | str = 1.0,
+    n_init: int = 10,
+    seed: int | np.random.Generator | None = None,
+) -> Ids:
+    """Partition clients into coalitions by spectral clustering, Algorithm 1, line 5.
+
+    Parameters
+    ----------
+    models : array-like of shape (n_clients, n_features)
+        Watched coordinates of each client's model. One or two coordinates are clustered
+        as they are, by k-means.
+    n_coalitions : int
+        P, between 1 and the number of clients.
+    kernel, gamma
+        See `cvrcore.influence`.
+    n_init : int, default=10
+        Restarts of k-means.
+    seed : int, Generator or None
+
+    Returns
+    -------
+    ndarray of int64, shape (n_clients,)
+        Labels 0 .. P - 1, each used at least once, numbered by first appearance.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> cvrcore.coalitions([[1, 0, 0], [0, 1, 0], [1, 0.1, 0], [0, 1, 0.1]], 2, seed=0)
+    array([0, 1, 0, 1])
+    """
+    rows = check_matrix(models, "models")
+    n_coalitions = check_count(n_coalitions, "n_coalitions", maximum=rows.shape[0])
+    kernel = check_choice(kernel, "kernel", KERNELS)
+    gamma = check_gamma(gamma, kernel)
+    n_init = check_count(n_init, "n_init")
+    rng = np.random.default_rng(seed)
+    trivial = trivial_partition(rows.shape[0], n_coalitions)
+    if trivial is not None:
+        return trivial
+    if rows.shape[1] <= 2:
+        return plane_coalitions(rows, n_coalitions, rng, n_init)
+    return spectral_coalitions(Affinity(rows, kernel, gamma), n_coalitions, rng, n_init)[0]

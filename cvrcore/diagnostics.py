@@ -1,0 +1,43 @@
+"""What serves in this process, as text for a bug report."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import platform
+
+from . import _backend
+from .threads import n_threads
+
+
+def show_config() -> str:
+    """Return version, backend, threads and BLAS as text.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> print(cvrcore.show_config())  # doctest: +ELLIPSIS
+    cvrcore ...
+    """
+    from threadpoolctl import ThreadpoolController
+
+    lines = [f"cvrcore {_version('cvrcore')}", f"python {platform.python_version()}"]
+    lines.append(f"platform {platform.platform()}")
+    serving = _backend.backend()
+    if serving == "cython":
+        serving += f" ({importlib.import_module('cvrcore_ext').instruction_set()} build)"
+    lines += [f"backend {serving}", f"threads {n_threads()}"]
+    for pool in ThreadpoolController().info():
+        if pool["user_api"] == "blas":
+            name, version = pool["internal_api"], pool.get("version") or "unknown version"
+            lines.append(f"blas {name} {version}, {pool['num_threads']} threads")
+    packages = ("numpy", "scipy", "scikit-learn", "numba", "torch")
+    lines += [f"{package} {_version(package)}" for package in packages]
+    return "\n".join(lines)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,192 @@
+"""The draw inside coalitions: Algorithm 1, lines 7 to 9."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ._validation import (
+    Float,
+    Ids,
+    Mask,
+    check_available,
+    check_choice,
+    check_labels,
+    check_number,
+    check_vector,
+)
+
+SCORES: Final = ("raw", "zscore", "log")
+LAWS: Final = ("boltzmann", "argmax", "uniform")
+_TIE = 1e-9  # scores this close, relative to the largest, are equal: no backend decides
+
+
+@dataclasses.dataclass(frozen=True)
+class Groups:
+    """Eligible clients, sorted by coalition."""
+
+    members: Ids  # eligible ids, those of one coalition together
+    starts: Ids  # where each non-empty coalition begins in `members`
+    labels: Ids  # its label
+    sizes: Ids  # its number of eligible members
+
+    @classmethod
+    def of(cls, coalitions: Ids, eligible: Mask) -> Groups:
+        """Sort eligible clients by coalition."""
+        ids = np.flatnonzero(eligible)
+        order = ids[np.argsort(coalitions[ids], kind="stable")]
+        labels = coalitions[order]
+        starts = np.flatnonzero(np.r_[True, labels[1:] != labels[:-1]])
+        return cls(order, starts, labels[starts], np.diff(np.r_[starts, order.size]))
+
+    def spread(self, per_group: Float) -> Float:
+        """Repeat one value per coalition for each of its members."""
+        return np.repeat(per_group, self.sizes)
+
+
+def log_law(
+    scores: Float, groups: Groups, law: str = "boltzmann", temperature: float = 1.0
+) -> Float:
+    """Return unnormalised log-probabilities of ``groups.members``, 0 at their largest.
+
+    Eq. (11) for "boltzmann"; Eq. (10) for "argmax", where equal scores share; "uniform"
+    ignores scores.
+    """
+    values = scores[groups.members]
+    if law == "uniform":
+        return np.zeros(values.size)
+    top = np.maximum.reduceat(values, groups.starts)
+    below = values - groups.spread(top)
+    if law == "argmax":
+        return np.where(below >= -_TIE * np.abs(groups.spread(top)), 0.0, -np.inf)
+    with np.errstate(over="ignore"):  # a tiny temperature: -inf is the limit
+        return below / temperature
+
+
+def probabilities_of(log_weights: Float, groups: Groups, n_clients: int) -> Float:
+    """Normalise log-probabilities in each coalition; 0 for everybody else."""
+    weights = np.exp(log_weights)
+    result = np.zeros(n_clients)
+    result[groups.members] = weights / groups.spread(np.add.reduceat(weights, groups.starts))
+    return result
+
+
+def places_of(groups: Groups, n_select: int) -> Ids:
+    """Give each coalition with an eligible client one place, and share out the rest.
+
+    A place that its own coalition cannot fill goes to the one with most eligible clients
+    to spare, the first such.
+    """
+    places = np.ones(groups.sizes.size, dtype=np.int64)
+    for _ in range(min(n_select, groups.members.size) - places.size):
+        places[np.argmax(groups.sizes - places)] += 1
+    return places
+
+
+def draw(
+    log_weights: Float,
+    scores: Float | None,
+    groups: Groups,
+    places: Ids,
+    rng: np.random.Generator,
+) -> Ids:
+    """Draw ``places[p]`` distinct clients from each coalition, first drawn first.
+
+    Gumbel keys: the largest key is a draw from the law, the next a draw from what is
+    left, and so on. Clients of probability zero come last, by score.
+    """
+    keys = log_weights - np.log(-np.log1p(-rng.random(groups.members.size)))
+    rank = np.zeros(keys.size) if scores is None else -scores[groups.members]
+    group = np.repeat(np.arange(groups.sizes.size), groups.sizes)
+    order = np.lexsort((rank, -keys, group))
+    position = np.arange(keys.size) - np.repeat(groups.starts, groups.sizes)
+    return groups.members[order[position < np.repeat(places, groups.sizes)]]
+
+
+def inclusion_of(
+    probabilities: Float, log_weights: Float, groups: Groups, places: Ids
+) -> Float | None:
+    """Return each client's chance to be drawn at all, or None where no formula is known."""
+    simple = (places == 1) | (places == groups.sizes)
+    flat = np.maximum.reduceat(np.abs(log_weights), groups.starts) == 0  # uniform inside
+    if not (simple | flat).all():
+        return None
+    inclusion = probabilities.copy()
+    inclusion[groups.members] = np.where(
+        groups.spread(places == groups.sizes),
+        1.0,
+        np.minimum(1.0, probabilities[groups.members] * groups.spread(places)),
+    )
+    return inclusion
+
+
+def transform_scores(scores: Float, coalitions: Ids, how: str) -> Float:
+    """Put scores on the scale that the temperature divides.
+
+    "raw" is the paper's. "zscore" standardises inside each coalition; "log" makes the law
+    a power of v. The last two are ours: raw scores shrink like 1/t, and the law with
+    them to uniform.
+    """
+    if how == "raw":
+        return scores
+    if how == "log":
+        top = scores.max()
+        return np.log(np.maximum(scores, 1e-12 * top if top > 0 else 1.0))
+    sizes = np.bincount(coalitions)
+    centred = scores - (np.bincount(coalitions, scores) / sizes)[coalitions]
+    spread = np.sqrt(np.bincount(coalitions, centred**2) / sizes)[coalitions]
+    # Equal up to rounding means no information: divide by anything but that.
+    flat = spread <= _TIE * np.abs(scores).max()
+    return np.where(flat, 0.0, centred / np.where(flat, 1.0, spread))
+
+
+def boltzmann(
+    scores: ArrayLike,
+    coalitions: ArrayLike,
+    temperature: float = 1.0,
+    available: ArrayLike | None = None,
+    score: str = "raw",
+) -> Float:
+    """Return the Boltzmann law inside each coalition, Eq. (11).
+
+    ``pi_p(k) ~ exp(v_k / temperature)`` for k in coalition p, through a shifted
+    log-sum-exp. Towards temperature 0 it is the argmax of Eq. (10), towards infinity
+    uniform.
+
+    Parameters
+    ----------
+    scores : array-like of shape (n_clients,)
+        Variance reduction v; finite, larger is likelier.
+    coalitions : array-like of int, shape (n_clients,)
+        Labels 0 .. P - 1, each used.
+    temperature : float, default=1.0
+        Positive.
+    available : mask of shape (n_clients,) or array of ids, optional
+        The law is restricted to them; default: everybody.
+    score : {"raw", "zscore", "log"}
+        Scale of the scores, see `transform_scores`.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_clients,)
+        Sums to 1 in each coalition with an available client; 0 elsewhere.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> cvrcore.boltzmann([0.0, 1.0, 5.0], [0, 0, 1]).round(3)
+    array([0.269, 0.731, 1.   ])
+    """
+    values = check_vector(scores, "scores")
+    labels = check_labels(coalitions, values.size)
+    temperature = check_number(temperature, "temperature", above=0)
+    score = check_choice(score, "score", SCORES)
+    mask = check_available(available, values.size)
+    if not mask.any():
+        return np.zeros(values.size)
+    groups = Groups.of(labels, mask)
+    scaled = transform_scores(values, labels, score)
+    return probabilities_of(log_law(scaled, groups, "boltzmann", temperature), groups, values.size)

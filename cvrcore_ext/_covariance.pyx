@@ -1,0 +1,130 @@
+"""Cython twin of ``cvrcore/_covariance.py``: same names, same arithmetic, same bits."""
+
+from cython cimport floating
+from libc.math cimport sqrt
+
+
+def add_history(
+    const floating[:, :, ::1] history,
+    Py_ssize_t n_stored,
+    const long long[:, ::1] pairs,
+    double[:, ::1] entries,
+):
+    """Add sum_s r_s[k] r_s[j] to entries[k] for each pair (k, j)."""
+    cdef Py_ssize_t n_features = entries.shape[1], pair, k, j, step, d
+    cdef double total
+    cdef const floating* a
+    cdef const floating* b
+    cdef double* out
+    with nogil:
+        for pair in range(pairs.shape[0]):
+            k = pairs[pair, 0]
+            j = pairs[pair, 1]
+            out = &entries[k, 0]
+            step = 0
+            while step + 4 <= n_stored:
+                a = &history[k, step, 0]
+                b = &history[j, step, 0]
+                for d in range(n_features):
+                    total = out[d]
+                    total += <double>a[d] * <double>b[d]
+                    total += <double>a[n_features + d] * <double>b[n_features + d]
+                    total += <double>a[2 * n_features + d] * <double>b[2 * n_features + d]
+                    total += <double>a[3 * n_features + d] * <double>b[3 * n_features + d]
+                    out[d] = total
+                step += 4
+            while step < n_stored:
+                a = &history[k, step, 0]
+                b = &history[j, step, 0]
+                for d in range(n_features):
+                    out[d] += <double>a[d] * <double>b[d]
+                step += 1
+
+
+def fold_history(
+    floating[:, ::1] base,
+    const floating[:, :, ::1] history,
+    Py_ssize_t n_stored,
+    Py_ssize_t start,
+    Py_ssize_t stop,
+):
+    """Add all stored outer products to rows start .. stop - 1 of the packed base."""
+    cdef Py_ssize_t n_features = base.shape[1], i, j, step, d
+    cdef double total
+    cdef const floating* a
+    cdef const floating* b
+    cdef floating* out
+    with nogil:
+        for i in range(start, stop):
+            for j in range(i + 1):
+                out = &base[i * (i + 1) // 2 + j, 0]
+                step = 0
+                while step + 4 <= n_stored:
+                    a = &history[i, step, 0]
+                    b = &history[j, step, 0]
+                    for d in range(n_features):
+                        total = out[d]
+                        total += <double>a[d] * <double>b[d]
+                        total += <double>a[n_features + d] * <double>b[n_features + d]
+                        total += <double>a[2 * n_features + d] * <double>b[2 * n_features + d]
+                        total += <double>a[3 * n_features + d] * <double>b[3 * n_features + d]
+                        out[d] = <floating>total
+                    step += 4
+                while step < n_stored:
+                    a = &history[i, step, 0]
+                    b = &history[j, step, 0]
+                    for d in range(n_features):
+                        out[d] = <floating>(<double>out[d] + <double>a[d] * <double>b[d])
+                    step += 1
+
+
+def regression_residual(
+    const double[:, ::1] entries,
+    double scale,
+    const floating[:, ::1] diagonal,
+    const double[::1] floor,
+    const floating[:, ::1] rows,
+    const long long[::1] representative,
+    floating[:, ::1] residual,
+):
+    """Write delta_k = theta_k - c_k theta_j, c_k = C_kj / C_jj clipped, Eq. (13)."""
+    cdef Py_ssize_t n_clients = rows.shape[0], n_features = rows.shape[1], k, j, d
+    cdef double variance, bound, entry, coefficient
+    with nogil:
+        for k in range(n_clients):
+            j = representative[k]
+            if j < 0 or j == k:
+                for d in range(n_features):
+                    residual[k, d] = 0.0
+                continue
+            for d in range(n_features):
+                variance = diagonal[j, d]
+                bound = sqrt(<double>diagonal[k, d] * variance)
+                entry = scale * entries[k, d]
+                entry = -bound if entry < -bound else entry
+                entry = bound if entry > bound else entry
+                coefficient = entry / variance if variance > floor[d] else 0.0
+                residual[k, d] = <floating>(
+                    <double>rows[k, d] - coefficient * <double>rows[j, d]
+                )
+
+
+def scaled_residual(
+    const double[::1] coefficients,
+    const floating[:, ::1] rows,
+    const long long[::1] representative,
+    floating[:, ::1] residual,
+):
+    """Write delta_k = theta_k - c_k theta_j with one scalar c_k per client."""
+    cdef Py_ssize_t n_clients = rows.shape[0], n_features = rows.shape[1], k, j, d
+    with nogil:
+        for k in range(n_clients):
+            j = representative[k]
+            if j < 0 or j == k:
+                for d in range(n_features):
+                    residual[k, d] = 0.0
+                continue
+            for d in range(n_features):
+                residual[k, d] = <floating>(
+                    <double>rows[k, d] - coefficients[k] * <double>rows[j, d]
+                )

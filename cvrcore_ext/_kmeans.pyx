@@ -1,0 +1,277 @@
+"""Cython twin of ``cvrcore/_kmeans.py``: same names, same arithmetic, same bits."""
+
+import numpy as np
+
+from libc.math cimport INFINITY
+
+# 64 below is BLOCK of the Numba twin: Cython needs a literal step to keep a loop in C.
+
+cdef void _squared_distances(
+    const double[:, ::1] points, const double* centre, Py_ssize_t start, Py_ssize_t stop,
+    double* out,
+) noexcept nogil:
+    cdef Py_ssize_t i, j, count = stop - start
+    cdef double c, difference
+    cdef const double* row
+    for i in range(count):
+        out[i] = 0.0
+    for j in range(points.shape[0]):
+        c = centre[j]
+        row = &points[j, start]
+        for i in range(count):
+            difference = row[i] - c
+            out[i] += difference * difference
+
+
+cdef void _seed_centres(
+    const double[:, ::1] points, const double[:, ::1] uniforms, double[:, ::1] centres,
+    double[::1] closest, double[::1] trial, double[::1] best, double[::1] candidate,
+) noexcept nogil:
+    cdef Py_ssize_t n_dims = points.shape[0], n_points = points.shape[1]
+    cdef Py_ssize_t n_centres = uniforms.shape[0], n_trials = uniforms.shape[1]
+    cdef Py_ssize_t first, chosen, i, j, p, t
+    cdef double total, lowest, goal, running, potential
+    first = min(<Py_ssize_t>(uniforms[0, 0] * n_points), n_points - 1)
+    for j in range(n_dims):
+        centres[0, j] = points[j, first]
+    _squared_distances(points, &centres[0, 0], 0, n_points, &closest[0])
+    for p in range(1, n_centres):
+        total = 0.0
+        for i in range(n_points):
+            total += closest[i]
+        lowest = INFINITY
+        for t in range(n_trials):
+            goal = uniforms[p, t] * total
+            running = 0.0
+            chosen = n_points - 1
+            for i in range(n_points):
+                running += closest[i]
+                if running > goal:
+                    chosen = i
+                    break
+            for j in range(n_dims):
+                candidate[j] = points[j, chosen]
+            _squared_distances(points, &candidate[0], 0, n_points, &trial[0])
+            potential = 0.0
+            for i in range(n_points):
+                trial[i] = trial[i] if trial[i] < closest[i] else closest[i]
+                potential += trial[i]
+            if potential < lowest:
+                lowest = potential
+                for i in range(n_points):
+                    best[i] = trial[i]
+                for j in range(n_dims):
+                    centres[p, j] = candidate[j]
+        for i in range(n_points):
+            closest[i] = best[i]
+
+
+cdef void _mean_centres(
+    const double[:, ::1] points, const long long[::1] labels, double[:, ::1] centres,
+    long long[::1] sizes,
+) noexcept nogil:
+    cdef Py_ssize_t n_dims = points.shape[0], n_points = points.shape[1], i, j, p
+    for p in range(centres.shape[0]):
+        sizes[p] = 0
+        for j in range(n_dims):
+            centres[p, j] = 0.0
+    for i in range(n_points):
+        sizes[labels[i]] += 1
+    for j in range(n_dims):
+        for i in range(n_points):
+            centres[labels[i], j] += points[j, i]
+    for p in range(centres.shape[0]):
+        for j in range(n_dims):
+            centres[p, j] /= max(sizes[p], 1)
+
+
+cdef Py_ssize_t _assign(
+    const double[:, ::1] points, const double[:, ::1] centres, long long[::1] labels,
+    double[::1] closest, double* lane, double* best, double* choice,
+) noexcept nogil:
+    cdef Py_ssize_t n_points = points.shape[1], start, stop, i, p, changed = 0
+    cdef long long label
+    cdef double number
+    for start in range(0, n_points, 64):
+        stop = min(start + 64, n_points)
+        for i in range(stop - start):
+            best[i] = INFINITY
+            choice[i] = 0.0
+        for p in range(centres.shape[0]):
+            _squared_distances(points, &centres[p, 0], start, stop, lane)
+            number = p
+            for i in range(stop - start):
+                choice[i] = number if lane[i] < best[i] else choice[i]
+                best[i] = lane[i] if lane[i] < best[i] else best[i]
+        for i in range(stop - start):
+            label = <long long>choice[i]
+            closest[start + i] = best[i]
+            if labels[start + i] != label:
+                labels[start + i] = label
+                changed += 1
+    return changed
+
+
+cdef Py_ssize_t _fill_empty(
+    long long[::1] labels, double[::1] closest, long long[::1] sizes
+) noexcept nogil:
+    cdef Py_ssize_t i, p, farthest, moved = 0
+    cdef double distance
+    for i in range(labels.shape[0]):
+        sizes[labels[i]] += 1
+    for p in range(sizes.shape[0]):
+        if sizes[p] > 0:
+            continue
+        farthest = -1
+        distance = -1.0
+        for i in range(labels.shape[0]):
+            if sizes[labels[i]] > 1 and closest[i] > distance:
+                farthest = i
+                distance = closest[i]
+        sizes[labels[farthest]] -= 1
+        labels[farthest] = p
+        closest[farthest] = 0.0
+        sizes[p] = 1
+        moved += 1
+    return moved
+
+
+cdef void _lloyd(
+    const double[:, ::1] points, double[:, ::1] centres, long long[::1] labels,
+    long long[::1] sizes, double[::1] closest, double* lane, double* best, double* choice,
+    Py_ssize_t max_iter,
+) noexcept nogil:
+    cdef Py_ssize_t few = labels.shape[0] // 100, changed, iteration, p
+    for iteration in range(max_iter):
+        changed = _assign(points, centres, labels, closest, lane, best, choice)
+        for p in range(sizes.shape[0]):
+            sizes[p] = 0
+        changed += _fill_empty(labels, closest, sizes)
+        _mean_centres(points, labels, centres, sizes)
+        if changed <= few:
+            return
+
+
+cdef void _move_points(
+    const double[:, ::1] points, double[:, ::1] centres, long long[::1] labels,
+    long long[::1] sizes, double* lane, double* best, double* own, double[::1] point,
+    Py_ssize_t max_iter,
+) noexcept nogil:
+    cdef Py_ssize_t n_dims = points.shape[0], n_points = points.shape[1]
+    cdef Py_ssize_t n_centres = centres.shape[0]
+    cdef Py_ssize_t iteration, moved, start, stop, i, j, p, source, target
+    cdef double join, leave, lowest, present, distance, difference, cost
+    for iteration in range(max_iter):
+        moved = 0
+        for start in range(0, n_points, 64):
+            stop = min(start + 64, n_points)
+            for i in range(stop - start):
+                best[i] = INFINITY
+                own[i] = 0.0
+            for p in range(n_centres):
+                _squared_distances(points, &centres[p, 0], start, stop, lane)
+                join = sizes[p] / (sizes[p] + 1.0)
+                leave = sizes[p] / (sizes[p] - 1.0) if sizes[p] > 1 else 0.0
+                for i in range(stop - start):
+                    if labels[start + i] == p:
+                        own[i] = leave * lane[i]
+                    else:
+                        cost = join * lane[i]
+                        best[i] = cost if cost < best[i] else best[i]
+            for i in range(stop - start):
+                if best[i] >= own[i] * (1.0 - 1e-10):
+                    continue
+                source = labels[start + i]
+                if sizes[source] < 2:
+                    continue
+                for j in range(n_dims):
+                    point[j] = points[j, start + i]
+                target = source
+                lowest = INFINITY
+                present = 0.0
+                for p in range(n_centres):
+                    distance = 0.0
+                    for j in range(n_dims):
+                        difference = point[j] - centres[p, j]
+                        distance += difference * difference
+                    if p == source:
+                        present = sizes[p] / (sizes[p] - 1.0) * distance
+                    else:
+                        cost = sizes[p] / (sizes[p] + 1.0) * distance
+                        if cost < lowest:
+                            lowest = cost
+                            target = p
+                if lowest >= present * (1.0 - 1e-10):
+                    continue
+                for j in range(n_dims):
+                    centres[source, j] -= (point[j] - centres[source, j]) / (sizes[source] - 1.0)
+                    centres[target, j] += (point[j] - centres[target, j]) / (sizes[target] + 1.0)
+                sizes[source] -= 1
+                sizes[target] += 1
+                labels[start + i] = target
+                moved += 1
+        if moved == 0:
+            return
+
+
+cdef double _inertia(
+    const double[:, ::1] points, const long long[::1] labels, double[:, ::1] centres,
+    long long[::1] sizes,
+) noexcept nogil:
+    cdef Py_ssize_t i, j
+    cdef double total = 0.0, distance, difference
+    _mean_centres(points, labels, centres, sizes)
+    for i in range(points.shape[1]):
+        distance = 0.0
+        for j in range(points.shape[0]):
+            difference = points[j, i] - centres[labels[i], j]
+            distance += difference * difference
+        total += distance
+    return total
+
+
+def kmeans(
+    const double[:, ::1] points,
+    const long long[::1] start,
+    const double[:, :, ::1] uniforms,
+    Py_ssize_t max_iter,
+    long long[::1] labels,
+):
+    """Cluster points; keep the best of a warm start and some seeded restarts."""
+    cdef Py_ssize_t n_dims = points.shape[0], n_points = points.shape[1]
+    cdef Py_ssize_t n_restarts = uniforms.shape[0], n_centres = uniforms.shape[1]
+    cdef Py_ssize_t n_warm = 1 if start.shape[0] > 0 else 0, attempt, i
+    cdef double[:, ::1] centres = np.empty((n_centres, n_dims))
+    cdef long long[::1] sizes = np.zeros(n_centres, dtype=np.int64)
+    cdef long long[::1] trial_labels = np.empty(n_points, dtype=np.int64)
+    cdef double[::1] closest = np.empty(n_points)
+    cdef double[::1] lane = np.empty(n_points)
+    cdef double[::1] scratch = np.empty(n_points)
+    cdef double[::1] point = np.empty(n_dims)
+    cdef double[64] best
+    cdef double[64] own
+    cdef double lowest = INFINITY, inertia
+    with nogil:
+        for attempt in range(n_warm + n_restarts):
+            if attempt < n_warm:
+                for i in range(n_points):
+                    trial_labels[i] = start[i]
+                _mean_centres(points, trial_labels, centres, sizes)
+            else:
+                _seed_centres(
+                    points, uniforms[attempt - n_warm], centres, closest, lane, scratch, point
+                )
+                for i in range(n_points):
+                    trial_labels[i] = -1
+            _lloyd(
+                points, centres, trial_labels, sizes, closest, &lane[0], best, own, max_iter
+            )
+            _move_points(
+                points, centres, trial_labels, sizes, &lane[0], best, own, point, max_iter
+            )
+            inertia = _inertia(points, trial_labels, centres, sizes)
+            if inertia < lowest:
+                lowest = inertia
+                for i in range(n_points):
+                    labels[i] = trial_labels[i]
+    return lowest

@@ -1,0 +1,1 @@
+"""Kernels built for any processor of the platform."""

@@ -1,0 +1,1 @@
+"""Kernels built for x86-64-v3: processors with AVX2."""

@@ -1,0 +1,65 @@
+"""Builds the optional Cython kernels; everything else is in pyproject.toml.
+
+CVRCORE_EXT=auto     build them if a compiler works (default)
+CVRCORE_EXT=require  fail if they cannot be built
+CVRCORE_EXT=skip     do not try; Numba serves
+"""
+
+import os
+import platform
+import shutil
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+SUBJECTS = ("_affinity", "_covariance", "_kmeans", "_scores")
+# No contraction and no fast-math: a fused or reordered sum would differ from Numba's.
+FLAGS = [] if os.name == "nt" else ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+LEVELS = {"base": []}
+if platform.machine() in ("x86_64", "AMD64") and os.name != "nt":
+    LEVELS["v3"] = ["-march=x86-64-v3"]
+
+
+def kernels(mode):
+    """Return one extension per kernel module and instruction set."""
+    from Cython.Build import cythonize
+
+    found = []
+    for level, flags in LEVELS.items():
+        folder = Path("build") / "pyx" / level
+        folder.mkdir(parents=True, exist_ok=True)
+        for subject in SUBJECTS:
+            # A copy per level: Cython writes its C file beside the source.
+            source = folder / f"{subject}.pyx"
+            original = Path("cvrcore_ext") / f"{subject}.pyx"
+            if not source.exists() or source.read_bytes() != original.read_bytes():
+                shutil.copyfile(original, source)
+            found.append(
+                Extension(
+                    f"cvrcore_ext.{level}.{subject}",
+                    [str(source)],
+                    extra_compile_args=FLAGS + flags,
+                    optional=mode == "auto" or level != "base",
+                )
+            )
+    directives = {
+        "language_level": 3,
+        "boundscheck": False,
+        "wraparound": False,
+        "initializedcheck": False,
+        "cdivision": True,
+        "freethreading_compatible": True,
+    }
+    return cythonize(found, compiler_directives=directives)
+
+
+mode = os.environ.get("CVRCORE_EXT", "auto")
+if mode not in ("auto", "require", "skip"):
+    raise SystemExit(f"CVRCORE_EXT must be auto, require or skip, got {mode!r}")
+try:
+    modules = [] if mode == "skip" else kernels(mode)
+except ImportError:
+    if mode == "require":
+        raise
+    modules = []
+setup(ext_modules=modules)
