@@ -2,71 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import operator
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .digits import read_digits
+from .catalogue import DataSet, fetch, find_dataset
 from .federation import Federation, Samples
+from .files import PathLike
 from .partition import PARTITIONS, share_out
-from .pixels import to_unit
 from .split import split_clients
 
 Options = Mapping[str, Any]
 NO_OPTIONS: Options = MappingProxyType({})
 # Streams of one seed: a change of partition leaves generated data as they were.
 GENERATE, PARTITION, SPLIT, SUBSET = range(4)
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """How one data set is made.
-
-    Parameters
-    ----------
-    title : str
-        One line for people.
-    in_shape : tuple of int or None
-        Shape of one sample; None when an option decides it.
-    n_classes : int
-        0 for regression.
-    read : callable, optional
-        Files in, raw `Samples` out.
-    scale : callable, optional
-        Raw inputs in, float32 inputs out.
-    scaling : str
-        What `scale` does, for the record.
-    generate : callable, optional
-        ``(n_clients, rng, **options)`` in, `Samples` with clients out; instead of `read`.
-    """
-
-    title: str
-    in_shape: tuple[int, ...] | None
-    n_classes: int
-    read: Callable[[Mapping[str, Path]], Samples] | None = None
-    scale: Callable[[NDArray[Any]], NDArray[np.float32]] | None = None
-    scaling: str = "none"
-    generate: Callable[..., Samples] | None = None
-
-
-DATASETS: dict[str, DataSet] = {
-    "digits": DataSet(
-        title="Handwritten digits 8 x 8, embedded",
-        in_shape=(1, 8, 8),
-        n_classes=10,
-        read=read_digits,
-        scale=functools.partial(to_unit, top=16.0),
-        scaling="[0, 1]",
-    ),
-}
 
 
 def load_federation(
@@ -78,7 +30,7 @@ def load_federation(
     shards_per_client: int = 2,
     test_fraction: float = 0.2,
     min_size: int = 0,
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: PathLike | None = None,
     download: bool = True,
     seed: int | np.random.SeedSequence = 0,
     options: Options = NO_OPTIONS,
@@ -123,8 +75,7 @@ def load_federation(
     DataError
         If files are missing and cannot be fetched, or are damaged.
     """
-    if dataset not in DATASETS:
-        raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}")
+    spec = find_dataset(dataset)
     try:
         n_clients = operator.index(n_clients)
     except TypeError:
@@ -134,7 +85,6 @@ def load_federation(
     if partition not in PARTITIONS:
         raise ValueError(f"partition must be one of {', '.join(PARTITIONS)}, got {partition!r}")
     root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    spec = DATASETS[dataset]
     if spec.generate is not None:
         if partition != "dirichlet":
             raise ValueError(
@@ -173,7 +123,7 @@ def load_federation(
 def _read(
     spec: DataSet,
     dataset: str,
-    data_dir: str | os.PathLike[str] | None,
+    data_dir: PathLike | None,
     download: bool,
     root: np.random.SeedSequence,
     options: Options,
@@ -184,8 +134,11 @@ def _read(
     unknown = set(options) - {"n_samples"}
     if unknown:
         raise ValueError(f"options of {dataset!r} must be among n_samples, got {sorted(unknown)}")
-    raw = spec.read({})
+    raw = spec.read(fetch(dataset, data_dir, download=download))
     x, y, record = raw.x, raw.y, dict(raw.record)
+    if spec.source is not None:
+        published = {md5 for form in spec.source.forms for md5 in form.md5.values()}
+        record["official"] = published.issuperset(record["md5"].values())
     n_samples = options.get("n_samples")
     if n_samples is not None:
         if not 1 <= n_samples <= len(y):
@@ -208,6 +161,13 @@ def _generate(
 ) -> Samples:
     """Generate samples client by client."""
     assert spec.generate is not None
+    known = {*(spec.generate.__kwdefaults__ or ())}
+    unknown = set(options) - known
+    if unknown:
+        raise ValueError(
+            f"options of {dataset!r} must be among {', '.join(sorted(known))}, "
+            f"got {sorted(unknown)}"
+        )
     samples = spec.generate(n_clients, _stream(root, GENERATE), **options)
     smallest = min(map(len, samples.clients))
     if smallest < min_size:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl.data.loading import DATASETS
+from fl.data import DATASETS
 from fl.models import DEFAULT_MODEL, build_model
 
 SHAPES = {"mlp": (1, 28, 28), "cnn": (3, 32, 32), "logistic": (60,), "linear": (2,)}
