@@ -1,0 +1,24 @@
+"""Federations in PyTorch: data, local training, algorithms, and the loop around them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+#: Public names and where they live; imported when asked for, so that ``import fl`` is light.
+_PUBLIC = {
+    "run": "loop",
+    "History": "history",
+    "RunConfig": "config",
+    "make_config": "presets",
+    "METHODS": "presets",
+    "load_federation": "data",
+}
+
+__all__ = ["METHODS", "History", "RunConfig", "load_federation", "make_config", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

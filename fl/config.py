@@ -1,0 +1,197 @@
+"""Settings of a run: frozen dataclasses, the only home of defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from .settings import ConfigError, above, at_least, build, nearest, one_of, share, unknown
+
+__all__ = [
+    "AlgorithmConfig",
+    "AvailabilityConfig",
+    "ConfigError",
+    "DataConfig",
+    "EngineConfig",
+    "RunConfig",
+    "SelectionConfig",
+    "TrainingConfig",
+    "nearest",
+]
+
+Options = Mapping[str, Any]
+
+PRESET_NAMES = ("paper", "scripts")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Which samples, and how they are dealt out; see `fl.data.load_federation`."""
+
+    dataset: str = "digits"
+    n_clients: int = 100
+    partition: str = "dirichlet"
+    alpha: float = 0.1
+    shards_per_client: int = 2
+    test_fraction: float = 0.2
+    min_size: int = 0
+    data_dir: str | None = None
+    download: bool = True
+    options: Options = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        at_least(self.n_clients, "data.n_clients", 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig:
+    """Local training: plain SGD, no momentum, no decay."""
+
+    lr: float = 0.01
+    epochs: int = 10
+    batch_size: int = 100
+
+    def __post_init__(self) -> None:
+        above(self.lr, "training.lr", 0.0)
+        at_least(self.epochs, "training.epochs", 1)
+        at_least(self.batch_size, "training.batch_size", 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectionConfig:
+    """Which policy picks the clients, with its own options.
+
+    `n_features` coordinates of the last layer are shown to policies that watch models;
+    None shows the whole layer.
+    """
+
+    policy: str = "uniform"
+    n_select: int = 10
+    n_features: int | None = None
+    options: Options = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        at_least(self.n_select, "selection.n_select", 1)
+        if self.n_features is not None:
+            at_least(self.n_features, "selection.n_features", 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class AlgorithmConfig:
+    """How models are kept and merged: a name of `fl.algorithms` and its options."""
+
+    name: str = "fedavg"
+    options: Options = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class AvailabilityConfig:
+    """Who can be reached, and who drops out in mid-round; see `fl.availability`."""
+
+    probability: float = 1.0
+    trace: str | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        share(self.probability, "availability.probability")
+        share(self.dropout, "availability.dropout")
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineConfig:
+    """Where clients train; it changes how long a run takes, never what it finds.
+
+    `workers` None means one per core; ``"auto"`` takes worker processes when the run is
+    long enough to pay for their start. `timeout` bounds one client's training, in seconds.
+    """
+
+    name: Literal["auto", "serial", "processes"] = "auto"
+    workers: int | None = None
+    timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        one_of(self.name, "engine.name", ("auto", "serial", "processes"))
+        if self.workers is not None:
+            at_least(self.workers, "engine.workers", 1)
+        above(self.timeout, "engine.timeout", 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """Everything that a run depends on.
+
+    `method` is a label for tables (a name of `METHODS`, or your own); what runs is decided
+    by `selection`, `algorithm` and `aggregator`. `model` None takes the data set's usual
+    one. `target` is the accuracy whose first round is reported; with `simulate_time` each
+    client's duration is told to the policy as its samples times its epochs. `empty_test`
+    says whether clients without test samples are left out of the mean or count as 0.
+    """
+
+    method: str = "fedavg"
+    preset: str = "paper"
+    model: str | None = None
+    rounds: int = 100
+    seed: int = 0
+    eval_every: int = 1
+    checkpoint_every: int = 10
+    target: float | None = None
+    aggregator: str = "sizes"
+    simulate_time: bool = False
+    empty_test: Literal["skip", "zero"] = "skip"
+    data: DataConfig = DataConfig()
+    training: TrainingConfig = TrainingConfig()
+    selection: SelectionConfig = SelectionConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    availability: AvailabilityConfig = AvailabilityConfig()
+    engine: EngineConfig = EngineConfig()
+
+    def __post_init__(self) -> None:
+        one_of(self.preset, "preset", PRESET_NAMES)
+        one_of(self.empty_test, "empty_test", ("skip", "zero"))
+        for name, minimum in {"rounds": 1, "seed": 0, "eval_every": 1}.items():
+            at_least(getattr(self, name), name, minimum)
+        at_least(self.checkpoint_every, "checkpoint_every", 1)
+        if self.selection.n_select > self.data.n_clients:
+            raise ConfigError(
+                f"selection.n_select must be at most data.n_clients ({self.data.n_clients}), "
+                f"got {self.selection.n_select}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return nested plain values, ready for JSON or TOML (which omits None)."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Build a config from nested plain values; a key left out keeps its default.
+
+        Raises
+        ------
+        ConfigError
+            For a key that does not exist (the nearest one is suggested) and for a value
+            of the wrong type or out of range.
+        """
+        built: Self = build(cls, values)
+        return built
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with settings changed; dots become ``__``, as in ``training__lr``.
+
+        Examples
+        --------
+        >>> RunConfig().replace(rounds=5, training__lr=0.1).training.lr
+        0.1
+        """
+        values = self.to_dict()
+        for path, value in changes.items():
+            *parents, name = path.split("__")
+            target = values
+            for parent in parents:
+                if not isinstance(target.get(parent), dict):
+                    raise ConfigError(unknown(parent, target, ""))
+                target = target[parent]
+            if name not in target and parents[-1:] != ["options"]:
+                raise ConfigError(unknown(name, target, ".".join(parents)))
+            target[name] = value
+        return type(self).from_dict(values)

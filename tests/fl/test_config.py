@@ -1,0 +1,101 @@
+import json
+
+import pytest
+
+from fl.config import ConfigError, RunConfig
+from fl.presets import METHODS, PRESETS, TABLE, make_config
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("method", METHODS)
+def test_config_survives_json(preset, method):
+    config = make_config("cifar10", method, preset)
+    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_missing_keys_keep_their_defaults():
+    config = RunConfig.from_dict({"rounds": 7, "training": {"lr": 1}})
+    assert config.rounds == 7
+    assert config.training.lr == 1.0
+    assert config.training.epochs == 10
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"round": 3}, "round is not a setting; did you mean 'rounds'?"),
+        ({"training": {"batchsize": 3}}, "training.batchsize is not.*'batch_size'"),
+        ({"training": 3}, "training must be a table of settings, got 3"),
+        ({"rounds": "3"}, "rounds must be an integer, got '3'"),
+        ({"rounds": True}, "rounds must be an integer, got True"),
+        ({"rounds": 0}, "rounds must be at least 1, got 0"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"preset": "papers"}, "preset must be one of 'paper', 'scripts', got 'papers'"),
+        ({"training": {"lr": 0.0}}, "training.lr must be above 0, got 0"),
+        ({"training": {"lr": float("nan")}}, "training.lr must be a finite number, got nan"),
+        ({"availability": {"dropout": 1.5}}, r"availability.dropout must lie in \[0, 1\]"),
+        ({"engine": {"name": "ray"}}, "engine.name must be one of 'auto'"),
+        ({"selection": {"n_select": 101}}, r"n_select must be at most data.n_clients \(100\)"),
+        ({"selection": {"options": 3}}, "selection.options must be a table of options, got 3"),
+        ([], r"config must be a table of settings, got \[\]"),
+    ],
+)
+def test_bad_settings_are_named(values, message):
+    with pytest.raises(ConfigError, match=message):
+        RunConfig.from_dict(values)
+
+
+def test_replace_reaches_nested_settings_and_options():
+    config = RunConfig().replace(training__lr=0.5, algorithm__options__mu=1.0)
+    assert config.training.lr == 0.5
+    assert config.algorithm.options == {"mu": 1.0}
+    with pytest.raises(ConfigError, match="training.lrr is not a setting; did you mean 'lr'"):
+        config.replace(training__lrr=1.0)
+    with pytest.raises(ConfigError, match="trainin is not a setting; did you mean 'training'"):
+        config.replace(trainin__lr=1.0)
+
+
+def test_presets_follow_the_table_of_the_method():
+    mnist = make_config("mnist", "fedcvr-bolt")
+    assert (mnist.rounds, mnist.training.batch_size, mnist.training.lr) == (200, 100, 0.01)
+    assert (mnist.training.epochs, mnist.data.n_clients, mnist.selection.n_select) == (10, 100, 10)
+    assert mnist.selection.n_features is None  # the whole last layer
+    assert mnist.selection.options == {"preset": "paper", "warmup": 30}
+
+    cifar = make_config("cifar10", "fedcvr-bolt")
+    assert (cifar.rounds, cifar.selection.n_features) == (100, 300)
+    assert "rate" not in cifar.selection.options
+
+    scripts = make_config("cifar10", "fedcvr-bolt", "scripts")
+    assert (scripts.rounds, scripts.training.batch_size) == (200, 32)
+    assert scripts.selection.n_features == 300
+    assert scripts.selection.options == {"preset": "scripts", "warmup": 30, "rate": 0.01}
+    assert "rate" not in make_config("mnist", "fedcvr-bolt", "scripts").selection.options
+
+
+def test_table_has_the_nine_methods_of_the_paper():
+    pairs = {name: (m.algorithm, m.policy) for name, m in TABLE.items()}
+    assert pairs == {
+        "fedavg": ("fedavg", "uniform"),
+        "power-of-choice": ("fedavg", "power-of-choice"),
+        "active": ("fedavg", "active"),
+        "fedprox": ("fedprox", "uniform"),
+        "ifca": ("ifca", "uniform"),
+        "fesem": ("fesem", "uniform"),
+        "fedcbs": ("fedavg", "fedcbs"),
+        "oort": ("fedavg", "oort"),
+        "fedcvr-bolt": ("fedavg", "fedcvr-bolt"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("mnits",), "got 'mnits'; did you mean 'mnist'"),
+        (("mnist", "fedcvr"), "got 'fedcvr'; did you mean"),
+        (("mnist", "fedavg", "code"), "preset must be one of paper, scripts, got 'code'"),
+    ],
+)
+def test_unknown_names_suggest_the_nearest(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        make_config(*arguments)
