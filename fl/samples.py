@@ -1,0 +1,77 @@
+"""All samples of a federation, ordered by client so that each client is one slice."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from .data import Federation
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientSamples:
+    """Tensors of both splits; client k owns rows ``starts[k] .. starts[k + 1] - 1``.
+
+    Attributes
+    ----------
+    x_train, y_train, x_test, y_test : torch.Tensor
+    train_starts, test_starts : ndarray of int64, shape (n_clients + 1,)
+    n_classes : int
+        0 means regression.
+    """
+
+    x_train: torch.Tensor
+    y_train: torch.Tensor
+    x_test: torch.Tensor
+    y_test: torch.Tensor
+    train_starts: np.ndarray
+    test_starts: np.ndarray
+    n_classes: int
+
+    @classmethod
+    def of(cls, federation: Federation) -> ClientSamples:
+        """Order the samples of `federation` by client."""
+        x_train, y_train, train_starts = _ordered(federation, federation.train)
+        x_test, y_test, test_starts = _ordered(federation, federation.test)
+        return cls(
+            x_train, y_train, x_test, y_test, train_starts, test_starts, federation.n_classes
+        )
+
+    @property
+    def regression(self) -> bool:
+        """Whether targets are values, not classes."""
+        return self.n_classes == 0
+
+    @property
+    def n_clients(self) -> int:
+        """Number of clients K."""
+        return len(self.train_starts) - 1
+
+    @property
+    def in_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return tuple(self.x_train.shape[1:])
+
+    def train_range(self, client: int) -> tuple[int, int]:
+        """Return the first training row of `client`, and the one after its last."""
+        return int(self.train_starts[client]), int(self.train_starts[client + 1])
+
+    def split(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return inputs and targets of ``"train"`` or ``"test"``."""
+        if name == "train":
+            return self.x_train, self.y_train
+        if name == "test":
+            return self.x_test, self.y_test
+        raise ValueError(f"name must be 'train' or 'test', got {name!r}")
+
+
+def _ordered(
+    federation: Federation, parts: tuple[np.ndarray, ...]
+) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+    order = np.concatenate([np.empty(0, dtype=np.int64), *parts])
+    starts = np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
+    return torch.from_numpy(federation.x[order]), torch.from_numpy(federation.y[order]), starts

@@ -1,0 +1,110 @@
+"""One step of plain SGD on one batch, in place on a flat model.
+
+Two kinds. `DenseStep` writes out the gradient of a stack of linear layers and adds it to the
+weights inside the same matrix product; `AutogradStep` serves every other module. Both make
+the step of `torch.optim.SGD` without momentum or decay.
+"""
+
+from __future__ import annotations
+
+import abc
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .flat import FlatModule
+
+
+class Step(abc.ABC):
+    """One SGD step; `regression` chooses squared error over cross entropy."""
+
+    def __init__(self, model: FlatModule, regression: bool) -> None:
+        self.model = model
+        self.regression = regression
+
+    @abc.abstractmethod
+    def targets(self, y: torch.Tensor, n_classes: int) -> torch.Tensor:
+        """Return `y` in the form that calls want, one row per sample."""
+
+    @abc.abstractmethod
+    def __call__(self, x: torch.Tensor, targets: torch.Tensor, lr: float) -> None:
+        """Move the model one step down the mean loss of the batch."""
+
+
+class AutogradStep(Step):
+    """Gradient by autograd: any module."""
+
+    def __init__(self, model: FlatModule, regression: bool) -> None:
+        super().__init__(model, regression)
+        self.parameters = list(model.module.parameters())
+
+    def targets(self, y: torch.Tensor, n_classes: int) -> torch.Tensor:
+        """Return `y` as it is."""
+        return y
+
+    def __call__(self, x: torch.Tensor, targets: torch.Tensor, lr: float) -> None:
+        """Move the model one step down the mean loss of the batch."""
+        output = self.model.module(x)
+        if self.regression:
+            loss = F.mse_loss(output.reshape(targets.shape), targets)
+        else:
+            loss = F.cross_entropy(output, targets)
+        gradients = torch.autograd.grad(loss, self.parameters)
+        torch._foreach_add_(self.model.views, gradients, alpha=-lr)
+
+
+class DenseStep(Step):
+    """Gradient written out: linear layers with ReLU between them."""
+
+    def __init__(self, model: FlatModule, regression: bool) -> None:
+        super().__init__(model, regression)
+        self.weights = model.views[0::2]
+        self.biases = model.views[1::2]
+
+    @staticmethod
+    def fits(module: nn.Module) -> bool:
+        """Whether `module` is [Flatten,] Linear, (ReLU, Linear)*, every layer with a bias."""
+        if not isinstance(module, nn.Sequential):
+            return False
+        layers = [layer for layer in module if not isinstance(layer, nn.Flatten)]
+        return len(layers) % 2 == 1 and all(
+            (type(layer) is nn.Linear and layer.bias is not None)
+            if i % 2 == 0
+            else type(layer) is nn.ReLU
+            for i, layer in enumerate(layers)
+        )
+
+    def targets(self, y: torch.Tensor, n_classes: int) -> torch.Tensor:
+        """Return one-hot rows, or a column of values."""
+        if self.regression:
+            return y.reshape(len(y), -1)
+        return F.one_hot(y, n_classes).to(self.model.vector.dtype)
+
+    def __call__(self, x: torch.Tensor, targets: torch.Tensor, lr: float) -> None:
+        """Move the model one step down the mean loss of the batch."""
+        inputs = [x.flatten(1)]
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            inputs.append(torch.addmm(bias, inputs[-1], weight.t()).relu_())
+        output = torch.addmm(self.biases[-1], inputs[-1], self.weights[-1].t())
+
+        # Gradient of the mean loss with respect to the output.
+        if self.regression:
+            delta = output.sub_(targets).mul_(2.0 / targets.numel())
+        else:
+            delta = torch.softmax(output, 1).sub_(targets).mul_(1.0 / len(targets))
+        for i in reversed(range(len(self.weights))):
+            weight, below = self.weights[i], inputs[i]
+            # The layer below needs this weight as it was: its gradient comes first.
+            next_delta = (
+                torch.ops.aten.threshold_backward(delta @ weight, below, 0.0) if i else delta
+            )
+            weight.addmm_(delta.t(), below, alpha=-lr)
+            self.biases[i].sub_(delta.sum(0), alpha=lr)
+            delta = next_delta
+
+
+def make_step(model: FlatModule, regression: bool) -> Step:
+    """Return the fastest step that fits the module of `model`."""
+    kind = DenseStep if DenseStep.fits(model.module) else AutogradStep
+    return kind(model, regression)
