@@ -1,0 +1,35 @@
+"""Where clients train, found by name."""
+
+from __future__ import annotations
+
+from ..config import EngineConfig
+from ..samples import ClientSamples
+from .base import Engine, EngineError, Job, MeasureTask, TrainTask
+from .processes import ProcessEngine, cores
+from .serial import SerialEngine
+
+__all__ = ["Engine", "EngineError", "Job", "MeasureTask", "TrainTask", "make_engine"]
+
+#: Samples passed forward and back, times parameters, above which processes pay: some
+#: seconds of work, against a second or two to start.
+WORTH_STARTING = 1e11
+
+
+def make_engine(
+    config: EngineConfig, job: Job, samples: ClientSamples, work: float = float("inf")
+) -> Engine:
+    """Build the engine that `config` asks for.
+
+    Parameters
+    ----------
+    config : EngineConfig
+    job : Job
+    samples : ClientSamples
+    work : float
+        Samples to be passed in the whole run times parameters; decides ``"auto"``.
+    """
+    workers = config.workers or cores()
+    alone = config.name == "auto" and (workers == 1 or work < WORTH_STARTING)
+    if config.name == "serial" or alone:
+        return SerialEngine(job, samples)
+    return ProcessEngine(job, samples, workers, config.timeout)

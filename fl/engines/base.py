@@ -1,0 +1,129 @@
+"""Engines: where clients train. The interface, and the work that every engine does.
+
+An engine is given models and tasks and returns answers in the order of the tasks. Each task
+says all that its answer depends on, so that the answer is the same wherever it is worked out.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from ..config import TrainingConfig
+from ..flat import Vector
+from ..samples import ClientSamples
+from ..streams import Streams
+from ..training import LocalTrainer, Losses, Update
+
+
+class EngineError(RuntimeError):
+    """An engine could not do its work, and a further attempt would not help."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainTask:
+    """Let `client` train from model number `start` in `round`."""
+
+    client: int
+    round: int
+    start: int = 0
+    mu: float = 0.0
+    statistic: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasureTask:
+    """Measure model number `model` on rows ``begin .. end - 1`` of `split`."""
+
+    model: int
+    split: str
+    begin: int
+    end: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What an engine needs to know of a run, apart from the samples."""
+
+    model: str
+    in_shape: tuple[int, ...]
+    n_classes: int
+    training: TrainingConfig
+    seed: int
+
+
+class Worker:
+    """Does tasks, one after the other; every engine has one or more."""
+
+    def __init__(self, job: Job, samples: ClientSamples) -> None:
+        from ..models import build_model
+
+        module = build_model(job.model, job.in_shape, job.n_classes, seed=0)
+        self.trainer = LocalTrainer(module, samples, job.training)
+        self.streams = Streams(job.seed)
+
+    def do(self, task: TrainTask | MeasureTask, models: np.ndarray) -> Update | Losses:
+        """Return the answer to one task; `models` holds one flat model per row."""
+        if isinstance(task, MeasureTask):
+            return self.trainer.measure(models[task.model], task.split, task.begin, task.end)
+        stream = self.streams.sequence("batches", task.round, task.client)
+        return self.trainer.train(models[task.start], task.client, stream, task.mu, task.statistic)
+
+
+class Engine(abc.ABC):
+    """Where clients train; use it as a context manager, or call `close`."""
+
+    def train(self, models: Vector, tasks: Sequence[TrainTask]) -> list[Update | None]:
+        """Let clients train.
+
+        Parameters
+        ----------
+        models : ndarray of shape (n_models, n_parameters)
+        tasks : sequence of TrainTask
+
+        Returns
+        -------
+        list of Update or None
+            In the order of `tasks`; None for a client whose training was lost.
+        """
+        answers: list[Any] = self._do(models, tasks)
+        return answers
+
+    def measure(self, models: Vector, tasks: Sequence[MeasureTask]) -> list[Losses]:
+        """Measure models; answers come in the order of `tasks`.
+
+        Raises
+        ------
+        EngineError
+            If an answer was lost: a metric with a hole in it is worse than none.
+        """
+        answers: list[Any] = self._do(models, tasks)
+        if any(answer is None for answer in answers):
+            raise EngineError("measuring a model failed twice: the worker processes died")
+        return answers
+
+    @abc.abstractmethod
+    def _do(
+        self, models: Vector, tasks: Sequence[TrainTask | MeasureTask]
+    ) -> list[Update | Losses | None]:
+        """Do all tasks; None where one was lost for good."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give back what the engine holds; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

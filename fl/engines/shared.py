@@ -1,0 +1,90 @@
+"""Samples in shared memory: one copy, mapped by every worker process.
+
+The memory is an anonymous file: only its descriptor is passed on, so nothing is left behind
+when a process is killed, and nobody else can open it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+import os
+import tempfile
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..samples import ClientSamples
+
+_TENSORS = ("x_train", "y_train", "x_test", "y_test")
+_ALIGN = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Descriptor:
+    """How to find the samples in the shared file: plain values, cheap to send."""
+
+    size: int
+    tensors: dict[str, tuple[int, tuple[int, ...], str]]  # offset, shape, dtype
+    train_starts: np.ndarray
+    test_starts: np.ndarray
+    n_classes: int
+
+
+def publish(samples: ClientSamples) -> tuple[int, Descriptor, ClientSamples]:
+    """Copy `samples` to shared memory.
+
+    Returns
+    -------
+    handle : int
+        File descriptor of the memory; the caller closes it.
+    descriptor : Descriptor
+    mapped : ClientSamples
+        The same samples, in shared memory.
+    """
+    offset, tensors = 0, {}
+    for name in _TENSORS:
+        tensor = getattr(samples, name)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        tensors[name] = (offset, tuple(tensor.shape), dtype)
+        offset += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
+    size = max(offset, _ALIGN)
+    descriptor = Descriptor(
+        size, tensors, samples.train_starts, samples.test_starts, samples.n_classes
+    )
+    handle = _anonymous_file(size)
+    mapped = attach(handle, descriptor)
+    for name in _TENSORS:
+        getattr(mapped, name).copy_(getattr(samples, name))
+    return handle, descriptor, mapped
+
+
+def attach(handle: int, descriptor: Descriptor) -> ClientSamples:
+    """Map the samples that `publish` wrote; the mapping lives as long as its tensors."""
+    memory = mmap.mmap(handle, descriptor.size)
+    tensors: dict[str, Any] = {}
+    for name, (offset, shape, dtype) in descriptor.tensors.items():
+        count = int(np.prod(shape))
+        kind = getattr(torch, dtype)
+        tensors[name] = (
+            torch.frombuffer(memory, dtype=kind, count=count, offset=offset).reshape(shape)
+            if count
+            else torch.empty(shape, dtype=kind)
+        )
+    return ClientSamples(
+        **tensors,
+        train_starts=descriptor.train_starts,
+        test_starts=descriptor.test_starts,
+        n_classes=descriptor.n_classes,
+    )
+
+
+def _anonymous_file(size: int) -> int:
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("fl-samples")
+    else:
+        with tempfile.TemporaryFile() as file:
+            handle = os.dup(file.fileno())
+    os.ftruncate(handle, size)
+    return handle

@@ -1,0 +1,54 @@
+"""The program that a worker process runs: ``python -m fl.engines.worker SOCKET MEMORY``.
+
+It takes messages from the socket it inherited until the other end closes, so it never
+outlives the process that started it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Connection
+
+import numpy as np
+import torch
+
+from .base import Worker
+from .shared import attach
+
+
+def serve(connection: Connection, memory: int) -> None:
+    """Answer tasks until the connection closes.
+
+    The first message is ``(job, descriptor)``; each later one ``(task, models or None)``,
+    where None means the models of the message before.
+    """
+    job, descriptor = connection.recv()
+    worker = Worker(job, attach(memory, descriptor))
+    os.close(memory)
+    models = np.empty((0, 0), dtype=np.float32)
+    while True:
+        task, news = connection.recv()
+        if news is not None:
+            models = news
+        try:
+            connection.send((worker.do(task, models), None))
+        except Exception:
+            connection.send((None, traceback.format_exc()))
+
+
+def main() -> None:
+    """Serve on the descriptors named on the command line."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    torch.set_num_threads(1)
+    connection = Connection(int(sys.argv[1]))
+    try:
+        serve(connection, int(sys.argv[2]))
+    except (EOFError, OSError):
+        pass  # the parent closed its end, or is gone
+
+
+if __name__ == "__main__":
+    main()
