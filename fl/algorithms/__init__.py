@@ -1,0 +1,42 @@
+"""Training algorithms, one file each, found by name."""
+
+from __future__ import annotations
+
+import inspect
+
+from ..config import AlgorithmConfig, ConfigError, nearest
+from .base import Algorithm, Setting
+from .fedavg import FedAvg
+from .fedprox import FedProx
+from .fesem import FeSEM
+from .ifca import IFCA
+
+__all__ = ["ALGORITHMS", "Algorithm", "Setting", "make_algorithm"]
+
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    kind.name: kind for kind in (FedAvg, FedProx, IFCA, FeSEM)
+}
+
+
+def make_algorithm(config: AlgorithmConfig, setting: Setting) -> Algorithm:
+    """Build the algorithm that `config` names, with its options.
+
+    Raises
+    ------
+    ConfigError
+        For a name or an option that does not exist, or a value that it cannot take.
+    """
+    if config.name not in ALGORITHMS:
+        hint = nearest(config.name, ALGORITHMS)
+        known = ", ".join(ALGORITHMS)
+        raise ConfigError(f"algorithm.name must be one of {known}; got {config.name!r}{hint}")
+    kind = ALGORITHMS[config.name]
+    known_options = list(inspect.signature(kind).parameters)[1:]
+    for option in config.options:
+        if option not in known_options:
+            hint = nearest(option, known_options)
+            raise ConfigError(f"algorithm.options.{option} is not an option of {kind.name}{hint}")
+    try:
+        return kind(setting, **config.options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"algorithm.options: {error}") from error

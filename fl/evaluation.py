@@ -1,0 +1,120 @@
+"""Metrics of models over all clients, from few long forward passes."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+
+from .engines.base import Engine, MeasureTask
+from .flat import Vector
+from .samples import ClientSamples
+from .training import CHUNK
+
+
+@dataclasses.dataclass(frozen=True)
+class Deployment:
+    """Which model each client would use.
+
+    Attributes
+    ----------
+    models : ndarray of shape (n_models, n_parameters)
+    of_client : ndarray of int64, shape (n_clients,)
+        Row of `models` for each client.
+    """
+
+    models: Vector
+    of_client: np.ndarray
+
+
+def evaluate(
+    engine: Engine, samples: ClientSamples, deployment: Deployment, empty: str = "skip"
+) -> dict[str, float]:
+    """Return metrics of every client's model on that client's own test samples.
+
+    Parameters
+    ----------
+    engine : Engine
+    samples : ClientSamples
+    deployment : Deployment
+    empty : {"skip", "zero"}
+        Clients without test samples are left out, or count as accuracy 0 (the authors').
+
+    Returns
+    -------
+    dict
+        ``accuracy`` is the mean over clients, each counting once; ``accuracy_weighted`` the
+        share of all test samples; ``loss`` the mean over clients of their mean loss;
+        ``worst_decile`` the mean over the worst tenth of the clients. In regression ``mse``
+        and ``mse_weighted`` stand for accuracy. Empty when nobody has a test sample.
+    """
+    starts = samples.test_starts
+    tasks = _test_tasks(starts, deployment.of_client)
+    if not tasks:
+        return {}
+    answers = engine.measure(deployment.models, tasks)
+    losses = np.concatenate([answer.values for answer in answers]).astype(np.float64)
+    filled = np.diff(starts) > 0
+    client_losses = segment_means(losses, starts)[filled]
+    if samples.regression:
+        return {
+            "mse": float(client_losses.mean()),
+            "mse_weighted": float(losses.mean()),
+            "loss": float(client_losses.mean()),
+            "worst_decile": _worst(-client_losses) * -1.0,
+        }
+    hits = np.concatenate([answer.hits for answer in answers]).astype(np.float64)
+    scores = segment_means(hits, starts)[filled]
+    if empty == "zero":
+        scores = np.concatenate([scores, np.zeros(int((~filled).sum()))])
+    return {
+        "accuracy": float(scores.mean()),
+        "accuracy_weighted": float(hits.mean()),
+        "loss": float(client_losses.mean()),
+        "worst_decile": _worst(scores),
+    }
+
+
+def training_losses(
+    engine: Engine, samples: ClientSamples, models: Vector, clients: np.ndarray
+) -> np.ndarray:
+    """Return the mean training loss of each model on each of `clients`.
+
+    Returns
+    -------
+    ndarray of float64, shape (len(clients), len(models))
+        Every client must have training samples.
+    """
+    tasks = [
+        MeasureTask(j, "train", *samples.train_range(int(client)))
+        for client in clients
+        for j in range(len(models))
+    ]
+    means = [answer.values.astype(np.float64).mean() for answer in engine.measure(models, tasks)]
+    return np.array(means).reshape(len(clients), len(models))
+
+
+def segment_means(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return the mean of each segment ``values[starts[k]:starts[k + 1]]``; 0 if empty."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])[starts]
+    means: np.ndarray = np.diff(sums) / np.maximum(np.diff(starts), 1)
+    return means
+
+
+def _test_tasks(starts: np.ndarray, of_client: np.ndarray) -> list[MeasureTask]:
+    """Cover the test samples by tasks of one model each, in order."""
+    tasks = []
+    for model, run in itertools.groupby(range(len(of_client)), key=lambda k: int(of_client[k])):
+        clients = list(run)
+        begin, end = int(starts[clients[0]]), int(starts[clients[-1] + 1])
+        tasks += [
+            MeasureTask(model, "test", a, min(a + CHUNK, end)) for a in range(begin, end, CHUNK)
+        ]
+    return tasks
+
+
+def _worst(scores: np.ndarray) -> float:
+    """Return the mean of the lowest tenth, at least one."""
+    return float(np.sort(scores)[: math.ceil(len(scores) / 10)].mean())
