@@ -1,0 +1,119 @@
+"""History: what happened in each round of a run, and its summary."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .config import RunConfig
+
+Record = dict[str, Any]
+
+#: The part of a record that depends on the clock; left out of comparisons.
+TIMING = "timing"
+
+
+@dataclasses.dataclass(eq=False)
+class History:
+    """One record per round, as plain values.
+
+    Attributes
+    ----------
+    config : RunConfig
+    facts : dict
+        What was decided or found when the run was set up: data, model, features.
+    rounds : list of dict
+        See `fl.meter.Meter.round` and `fl.evaluation.evaluate` for the keys; metrics are
+        there in the rounds that were evaluated. Two histories are equal when their rounds
+        are, wall-clock times aside.
+    """
+
+    config: RunConfig
+    facts: Record = dataclasses.field(default_factory=dict)
+    rounds: list[Record] = dataclasses.field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rounds)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.rounds)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, History):
+            return NotImplemented
+        return self.timeless() == other.timeless()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def timeless(self) -> list[Record]:
+        """Return the rounds without their wall-clock times."""
+        return [{k: v for k, v in r.items() if k != TIMING} for r in self.rounds]
+
+    @property
+    def metric(self) -> str:
+        """``"accuracy"``, or ``"mse"`` in regression."""
+        return "mse" if self.facts.get("n_classes") == 0 else "accuracy"
+
+    def column(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rounds (from 1) that have `name`, and its values."""
+        found = [(r["round"], r[name]) for r in self.rounds if r.get(name) is not None]
+        rounds = np.array([round for round, _ in found], dtype=np.int64)
+        return rounds, np.array([value for _, value in found], dtype=np.float64)
+
+    def final(self, name: str | None = None) -> float | None:
+        """Return the last evaluation, or None if there was none."""
+        _, values = self.column(name or self.metric)
+        return float(values[-1]) if values.size else None
+
+    def last_five(self, name: str | None = None) -> float | None:
+        """Return the mean of the last five evaluations."""
+        _, values = self.column(name or self.metric)
+        return float(values[-5:].mean()) if values.size else None
+
+    def best(self, name: str | None = None) -> float | None:
+        """Return the best evaluation: the highest accuracy, the lowest error."""
+        _, values = self.column(name or self.metric)
+        if not values.size:
+            return None
+        return float(values.min() if self.metric == "mse" else values.max())
+
+    def rounds_to(self, target: float) -> int | None:
+        """Return the first round (from 1) whose evaluation reached `target`, or None."""
+        rounds, values = self.column(self.metric)
+        reached = values <= target if self.metric == "mse" else values >= target
+        return int(rounds[reached][0]) if reached.any() else None
+
+    def total(self, name: str) -> float:
+        """Return the sum of `name` over all rounds."""
+        return float(sum(r.get(name, 0) for r in self.rounds))
+
+    def seconds(self, name: str) -> float:
+        """Return the seconds spent on `name` (select, train, evaluate, round)."""
+        return float(sum(r.get(TIMING, {}).get(name, 0.0) for r in self.rounds))
+
+    def summary(self) -> Record:
+        """Return the run in one line: plain values, None where there is nothing to say."""
+        target = self.config.target
+        _, drift = self.column("tv_mean")
+        return {
+            "method": self.config.method,
+            "dataset": self.config.data.dataset,
+            "seed": self.config.seed,
+            "rounds": len(self.rounds),
+            "metric": self.metric,
+            "final": self.final(),
+            "last_five": self.last_five(),
+            "best": self.best(),
+            "worst_decile": self.final("worst_decile"),
+            "rounds_to_target": None if target is None else self.rounds_to(target),
+            "uplink": self.total("uplink"),
+            "downlink": self.total("downlink"),
+            "probe_bytes": self.total("probe_bytes"),
+            "covered": None if (covered := self.final("covered")) is None else int(covered),
+            "tv_mean": float(drift.mean()) if drift.size else None,
+            "seconds": self.seconds("round"),
+            "seconds_selecting": self.seconds("select"),
+        }

@@ -1,0 +1,99 @@
+"""run(config) -> History."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+
+import torch
+
+from .config import RunConfig
+from .data import Federation
+from .history import History, Record
+from .server import Server
+from .store import RunStore
+
+
+def run(
+    config: RunConfig,
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    resume: bool = False,
+    progress: bool | Callable[[Record], None] = False,
+    federation: Federation | None = None,
+) -> History:
+    """Train a federation.
+
+    Parameters
+    ----------
+    config : RunConfig
+        See `fl.presets.make_config` for the settings of the paper's tables.
+    folder : path, optional
+        Where to keep the run: settings, one line per round as it happens, checkpoints.
+    resume : bool
+        Continue the run in `folder` from its last checkpoint, to the same History.
+    progress : bool or callable
+        Show a live progress bar, or call with each round's record.
+    federation : Federation, optional
+        Samples already at hand. Default: those that ``config.data`` names.
+
+    Returns
+    -------
+    History
+
+    Examples
+    --------
+    >>> from fl.presets import make_config
+    >>> history = run(make_config("digits", "fedavg", rounds=2))
+    >>> len(history)
+    2
+    """
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(RunStore(folder, config, resume)) if folder else None
+        stack.enter_context(_one_thread())
+        server = stack.enter_context(Server(config, federation))
+        history = History(config, server.facts)
+        if store:
+            history.rounds, state = store.restore()
+            store.facts(server.facts)
+            if state:
+                server.load_state_dict(state)
+        tell = stack.enter_context(_listener(progress, config, len(history)))
+        for t in range(len(history), config.rounds):
+            record = server.round(t)
+            history.rounds.append(record)
+            if store:
+                store.append(record)
+                if (t + 1) % config.checkpoint_every == 0 or t + 1 == config.rounds:
+                    store.checkpoint(t + 1, server.state_dict())
+            tell(record)
+        if store:
+            store.finish(history.summary())
+    return history
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch use one thread: sums in the same order as in the worker processes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _listener(
+    progress: bool | Callable[[Record], None], config: RunConfig, done: int
+) -> Iterator[Callable[[Record], None]]:
+    if callable(progress):
+        yield progress
+    elif progress:
+        from .progress import live_progress
+
+        with live_progress(config, done) as tell:
+            yield tell
+    else:
+        yield lambda record: None

@@ -1,0 +1,205 @@
+"""The folder of a run: its settings, one line per round, a checkpoint.
+
+``config.json`` and ``facts.json`` are written first; ``rounds.jsonl`` grows by a line each
+round; ``checkpoint.npz`` is replaced every few rounds; ``summary.json`` comes last. A run
+killed at any moment continues from its checkpoint: lines past it, whole or broken, are cut
+off and worked out again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from cvrcore.state import load_state, save_state
+
+from .config import RunConfig
+from .history import Record
+
+#: Settings that may differ when a run is continued: they change no result.
+_FREE = ("engine", "checkpoint_every", "data.data_dir", "data.download")
+
+
+class StoreError(RuntimeError):
+    """A run folder that cannot be used; the message says why and what to do."""
+
+
+class RunStore:
+    """Keeps one run in one folder; use it as a context manager.
+
+    Parameters
+    ----------
+    folder : path
+        Made if missing. It must be empty, or hold a run of the same config.
+    config : RunConfig
+    resume : bool
+        Continue a run that the folder holds; without it, such a folder is refused.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], config: RunConfig, resume: bool = False
+    ) -> None:
+        self.folder = Path(folder)
+        self._config = config
+        self._rounds: IO[bytes] | None = None
+        with self._reported("opened"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(self.folder / ".lock")
+            try:
+                self._claim(resume)
+            except BaseException:
+                self._lock.close()
+                raise
+
+    def restore(self) -> tuple[list[Record], dict[str, Any] | None]:
+        """Return the rounds before the checkpoint and its state; cut off what follows."""
+        path, records, state = self.folder / "rounds.jsonl", [], None
+        with self._reported("read"):
+            if (self.folder / "checkpoint.npz").exists():
+                try:
+                    state = load_state(self.folder / "checkpoint.npz")
+                except ValueError as error:
+                    raise StoreError(
+                        f"{error}; delete it to run again from the first round"
+                    ) from None
+                wanted = int(state["rounds"])
+                lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+                records = [json.loads(line) for line in lines[:wanted]]
+                if len(records) < wanted:
+                    raise StoreError(
+                        f"{path} holds {len(records)} of the {wanted} rounds before its "
+                        "checkpoint; delete the folder to run again"
+                    )
+            kept = sum(len(line) + 1 for line in lines[:wanted]) if state else 0
+            self._rounds = path.open("r+b" if path.exists() else "w+b")
+            self._rounds.truncate(kept)
+            self._rounds.seek(kept)
+        return records, state
+
+    def facts(self, facts: Record) -> None:
+        """Write what was found when the run was set up."""
+        self._write("facts.json", facts)
+
+    def append(self, record: Record) -> None:
+        """Write the line of one round."""
+        if self._rounds is None:
+            raise StoreError("restore must come before append")
+        with self._reported("written"):
+            self._rounds.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+            self._rounds.flush()
+
+    def checkpoint(self, rounds: int, state: dict[str, Any]) -> None:
+        """Replace the checkpoint; the lines before it reach the disk first."""
+        with self._reported("written"):
+            if self._rounds is not None:
+                os.fsync(self._rounds.fileno())
+            save_state(self.folder / "checkpoint.npz", {"rounds": rounds, **state})
+
+    def finish(self, summary: Record) -> None:
+        """Write the summary: the run is complete."""
+        self._write("summary.json", summary)
+
+    def close(self) -> None:
+        """Close the files and let others use the folder."""
+        if self._rounds is not None:
+            self._rounds.close()
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _claim(self, resume: bool) -> None:
+        path = self.folder / "config.json"
+        if not path.exists():
+            strangers = [p.name for p in self.folder.iterdir() if p.name != ".lock"]
+            if strangers:
+                raise StoreError(
+                    f"{self.folder} must be empty or hold a run, got {sorted(strangers)[0]!r}"
+                )
+            self._write("config.json", self._config.to_dict())
+            return
+        difference = _first_difference(read_json(path), self._config.to_dict())
+        if difference:
+            raise StoreError(f"{self.folder} holds a run of another config: {difference}")
+        if not resume and (self.folder / "rounds.jsonl").exists():
+            raise StoreError(
+                f"{self.folder} already holds this run; resume it, or choose another folder"
+            )
+
+    def _write(self, name: str, value: Any) -> None:
+        with self._reported("written"):
+            write_json(self.folder / name, value)
+
+    @contextlib.contextmanager
+    def _reported(self, verb: str) -> Iterator[None]:
+        """Turn an error of the file system into one clear line."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"{self.folder} cannot be {verb}: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; StoreError if it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise StoreError(f"{path} is damaged: {error}") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file beside its place, then rename it."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            json.dump(value, file, indent=1, allow_nan=False)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _first_difference(ours: Any, theirs: Any, path: str = "") -> str:
+    """Name the first setting that differs, or return an empty string."""
+    if path in _FREE:
+        return ""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key in sorted(ours.keys() | theirs.keys()):
+            where = f"{path}.{key}" if path else key
+            found = _first_difference(ours.get(key), theirs.get(key), where)
+            if found:
+                return found
+        return ""
+    # Through JSON: a tuple that was written comes back as a list.
+    same = json.dumps(ours) == json.dumps(theirs)
+    return "" if same else f"its {path} is {ours!r}, not {theirs!r}"
+
+
+def _lock(path: Path) -> IO[str]:
+    """Hold the folder for this process; the lock ends with it, however it ends."""
+    file = path.open("w")
+    try:
+        import fcntl
+    except ImportError:  # not POSIX: no lock to be had
+        return file
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise StoreError(f"{path.parent} is in use by another process") from None
+    return file
