@@ -86,9 +86,9 @@ class History:
         reached = values <= target if self.metric == "mse" else values >= target
         return int(rounds[reached][0]) if reached.any() else None
 
-    def total(self, name: str) -> float:
-        """Return the sum of `name` over all rounds."""
-        return float(sum(r.get(name, 0) for r in self.rounds))
+    def total(self, name: str) -> int:
+        """Return the sum of a count, such as ``"uplink"``, over all rounds."""
+        return int(sum(r.get(name, 0) for r in self.rounds))
 
     def seconds(self, name: str) -> float:
         """Return the seconds spent on `name` (select, train, evaluate, round)."""

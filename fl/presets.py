@@ -141,3 +141,43 @@ def _look_up(name: str, table: Mapping[str, Any], what: str) -> Any:
         known = ", ".join(table)
         raise ConfigError(f"{what} must be one of {known}; got {name!r}{nearest(name, table)}")
     return table[name]
+
+
+def resolve(file: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
+    """Return the settings of a preset, changed by a file, changed by arguments.
+
+    Parameters
+    ----------
+    file : mapping
+        Nested settings, as read from TOML; its ``method``, ``preset`` and ``data.dataset``
+        choose the preset.
+    changes : mapping
+        As in `RunConfig.replace`, with ``method``, ``preset`` and ``data__dataset``
+        choosing the preset instead of the file's.
+    """
+    data = file.get("data", {})
+    named = {
+        "dataset": changes.get("data__dataset") or _word(data, "dataset", "digits"),
+        "method": changes.get("method") or _word(file, "method", "fedavg"),
+        "preset": changes.get("preset") or _word(file, "preset", "paper"),
+    }
+    base = make_config(**named)
+    known = {**file, "method": named["method"], "preset": named["preset"]}
+    if isinstance(data, Mapping):
+        known["data"] = {**data, "dataset": named["dataset"]}
+    return RunConfig.from_dict(_merged(base.to_dict(), known)).replace(**changes)
+
+
+def _word(table: Any, key: str, default: str) -> str:
+    value = table.get(key, default) if isinstance(table, Mapping) else default
+    if not isinstance(value, str):
+        raise ConfigError(f"{key} must be a string, got {value!r}")
+    return value
+
+
+def _merged(base: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in news.items():
+        both = isinstance(merged.get(key), Mapping) and isinstance(value, Mapping)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged
