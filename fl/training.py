@@ -91,16 +91,21 @@ class LocalTrainer:
         if statistic is not None:
             loss = summarise(self.measure(vector, "train", begin, end).values, statistic)
         self.model.load(vector)
-        x, y = self.samples.x_train[begin:end], self.samples.y_train[begin:end]
-        targets = self.step.targets(y, self.samples.n_classes)
-        steps = self._descend(x, targets, np.random.default_rng(stream), mu)
+        targets = self.step.targets(self.samples.y_train[begin:end], self.samples.n_classes)
+        x, flat = self.step.begin(self.samples.x_train[begin:end])
+        steps = self._descend(x, targets, flat, np.random.default_rng(stream), mu)
+        self.step.end()
         return Update(self.model.export(), loss, steps)
 
     def _descend(
-        self, x: torch.Tensor, targets: torch.Tensor, rng: np.random.Generator, mu: float
+        self,
+        x: torch.Tensor,
+        targets: torch.Tensor,
+        flat: torch.Tensor,
+        rng: np.random.Generator,
+        mu: float,
     ) -> int:
         lr, size = self.training.lr, self.training.batch_size
-        flat = self.model.vector
         anchor = flat.clone() if mu else None
         shuffled, shuffled_targets = torch.empty_like(x), torch.empty_like(targets)
         steps = 0

@@ -93,6 +93,27 @@ def test_step_fits_the_module(model, kind):
     assert type(make_step(trainer.model, False)) is kind
 
 
+@pytest.mark.parametrize("mu", [0.0, 0.3])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_inputs_that_are_always_zero_change_nothing(share, mu):
+    """Columns left out of the first layer: the same steps, their weights as received."""
+    federation = tiny_federation(shape=(64,))
+    blank = np.random.default_rng(0).random(64) < share
+    federation.x[:, blank] = 0.0
+    samples = ClientSamples.of(federation)
+    module = build_model("mlp", (64,), 3, seed=1)
+    trainer = LocalTrainer(module, samples, TRAINING)
+    vector = trainer.model.export()
+    expected = reference("mlp", vector, samples, 0, np.random.SeedSequence(4), mu)
+
+    got = trainer.train(vector, 0, np.random.SeedSequence(4), mu=mu).vector
+
+    # float32 sums in another order: a few units in the last place over ~10 steps.
+    assert_allclose(got, expected, rtol=1e-4, atol=2e-6)
+    before, after = (trainer.model.layout.split(v)[0][:, blank] for v in (vector, got))
+    assert_array_equal(before, after)
+
+
 def test_received_model_is_not_written_to():
     trainer, vector = make_trainer("mlp")
     before = vector.copy()
