@@ -14,10 +14,13 @@ from setuptools import Extension, setup
 
 SUBJECTS = ("_affinity", "_covariance", "_kmeans", "_scores")
 # No contraction and no fast-math: a fused or reordered sum would differ from Numba's.
-FLAGS = [] if os.name == "nt" else ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+if os.name == "nt":
+    FLAGS = []
 LEVELS = {"base": []}
 if platform.machine() in ("x86_64", "AMD64") and os.name != "nt":
     LEVELS["v3"] = ["-march=x86-64-v3"]
+    LEVELS["v4"] = ["-march=x86-64-v4", "-mprefer-vector-width=512"]
 
 
 def kernels(mode):
@@ -28,7 +31,7 @@ def kernels(mode):
     for level, flags in LEVELS.items():
         folder = Path("build") / "pyx" / level
         folder.mkdir(parents=True, exist_ok=True)
-        for subject in SUBJECTS:
+        for subject in (*SUBJECTS, "_cpu") if level == "base" else SUBJECTS:
             # A copy per level: Cython writes its C file beside the source.
             source = folder / f"{subject}.pyx"
             original = Path("cvrcore_ext") / f"{subject}.pyx"

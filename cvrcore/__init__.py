@@ -10,6 +10,7 @@ from .affinity import influence
 from .clustering import coalitions
 from .covariance import update_covariance
 from .diagnostics import show_config
+from .ids import IdMap
 from .sampling import boltzmann
 from .scores import variance_reduction
 from .selection import Selection, select
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CoalitionSelector",
+    "IdMap",
     "Selection",
     "Selector",
     "boltzmann",

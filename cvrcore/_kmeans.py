@@ -18,13 +18,30 @@ BLOCK = 64
 @njit
 def _squared_distances(points, centre, start, stop, out):
     """Write squared distances of points start .. stop - 1 to `centre` into `out`."""
+    n_dims = points.shape[0]
     for i in range(stop - start):
         out[i] = 0.0
-    for j in range(points.shape[0]):
-        c = centre[j]
+    j = 0
+    while j + 4 <= n_dims:  # four dimensions a pass: fewer loads and stores of `out`
+        c0, c1, c2, c3 = centre[j], centre[j + 1], centre[j + 2], centre[j + 3]
         for i in range(stop - start):
-            difference = points[j, start + i] - c
+            total = out[i]
+            difference = points[j, start + i] - c0
+            total += difference * difference
+            difference = points[j + 1, start + i] - c1
+            total += difference * difference
+            difference = points[j + 2, start + i] - c2
+            total += difference * difference
+            difference = points[j + 3, start + i] - c3
+            total += difference * difference
+            out[i] = total
+        j += 4
+    while j < n_dims:
+        c0 = centre[j]
+        for i in range(stop - start):
+            difference = points[j, start + i] - c0
             out[i] += difference * difference
+        j += 1
 
 
 @njit
@@ -140,17 +157,29 @@ def _fill_empty(labels, closest, sizes):
 
 
 @njit
-def _lloyd(points, centres, labels, sizes, closest, lane, best, choice, max_iter):
-    """Alternate assignment and means until few labels change; never leave a cluster empty."""
+def _lloyd(points, centres, labels, sizes, closest, lane, best, choice, max_iter, goal):
+    """Alternate assignment and means until few labels change; never leave a cluster empty.
+
+    Returns False as soon as the inertia, at eight times its last gain, would still be above
+    `goal`: such a start cannot win.
+    """
     few = labels.shape[0] // 100
-    for _ in range(max_iter):
+    before = np.inf
+    for iteration in range(max_iter):
         changed = _assign(points, centres, labels, closest, lane, best, choice)
+        inertia = 0.0
+        for i in range(labels.shape[0]):
+            inertia += closest[i]
+        if iteration > 2 and inertia - 8.0 * (before - inertia) > goal:
+            return False
+        before = inertia
         for p in range(sizes.shape[0]):
             sizes[p] = 0
         changed += _fill_empty(labels, closest, sizes)
         _mean_centres(points, labels, centres, sizes)
         if changed <= few:
-            return
+            break
+    return True
 
 
 @njit
@@ -232,8 +261,11 @@ def _inertia(points, labels, centres, sizes):
 
 
 @njit
-def kmeans(points, start, uniforms, max_iter, labels):
-    """Cluster points; keep the best of a warm start and some seeded restarts.
+def kmeans(points, start, uniforms, swaps, max_iter, labels):
+    """Cluster points; keep the best of a warm start, seeded restarts and random swaps.
+
+    A swap takes one centre of the best partition so far away and puts it on a point:
+    it leaves a poor optimum at a fraction of a restart's cost.
 
     Parameters
     ----------
@@ -242,6 +274,8 @@ def kmeans(points, start, uniforms, max_iter, labels):
         Labels to start from besides the restarts, every cluster non-empty.
     uniforms : float64 array of shape (n_restarts, n_clusters, n_trials)
         Random numbers in [0, 1) for greedy k-means++.
+    swaps : float64 array of shape (n_swaps, 2)
+        Random numbers in [0, 1): which centre, and which point.
     max_iter : int
         Bound on Lloyd iterations and on passes of single moves, each.
     labels : int64 array of shape (n_points,)
@@ -263,16 +297,28 @@ def kmeans(points, start, uniforms, max_iter, labels):
     own = np.empty(BLOCK)
     lowest = np.inf
     n_warm = 1 if start.shape[0] > 0 else 0
-    for attempt in range(n_warm + n_restarts):
+    for attempt in range(n_warm + n_restarts + swaps.shape[0]):
         if attempt < n_warm:
             for i in range(n_points):
                 trial_labels[i] = start[i]
             _mean_centres(points, trial_labels, centres, sizes)
+        elif attempt >= n_warm + n_restarts:
+            _mean_centres(points, labels, centres, sizes)
+            draw = swaps[attempt - n_warm - n_restarts]
+            p = min(int(draw[0] * n_centres), n_centres - 1)
+            i = min(int(draw[1] * n_points), n_points - 1)
+            for j in range(n_dims):
+                centres[p, j] = points[j, i]
+            for i in range(n_points):
+                trial_labels[i] = labels[i]
         else:
             _seed_centres(points, uniforms[attempt - n_warm], centres, closest, lane, scratch)
             for i in range(n_points):
                 trial_labels[i] = -1
-        _lloyd(points, centres, trial_labels, sizes, closest, lane, best, own, max_iter)
+        if not _lloyd(
+            points, centres, trial_labels, sizes, closest, lane, best, own, max_iter, lowest
+        ):
+            continue
         _move_points(points, centres, trial_labels, sizes, lane, best, own, max_iter)
         inertia = _inertia(points, trial_labels, centres, sizes)
         if inertia < lowest:

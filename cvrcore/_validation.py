@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Float = NDArray[np.floating[Any]]
+Float = NDArray[Any]  # float32 or float64: the caller's choice is kept
 Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
@@ -64,6 +64,17 @@ def check_number(
     return number
 
 
+def check_seed(value: Any, name: str = "seed") -> np.random.Generator:
+    """Return a generator seeded by None, an int, ints or a SeedSequence."""
+    try:
+        return np.random.default_rng(value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{name} must be a non-negative integer, a SeedSequence, a Generator or None, "
+            f"got {value!r}"
+        ) from None
+
+
 def check_flag(value: Any, name: str) -> bool:
     """Return `value` if it is a bool."""
     if not isinstance(value, (bool, np.bool_)):
@@ -82,7 +93,7 @@ def check_choice(value: Any, name: str, choices: Collection[str]) -> str:
 def check_dtype(value: Any, name: str = "dtype") -> np.dtype[Any]:
     """Return `value` as the dtype float32 or float64."""
     try:
-        dtype = np.dtype(value)
+        dtype: np.dtype[Any] = np.dtype(value)
     except TypeError:
         raise TypeError(f"{name} must be float32 or float64, got {value!r}") from None
     if dtype not in (np.float32, np.float64):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final
 
 import numpy as np
@@ -30,11 +31,14 @@ def check_gamma(value: Any, kernel: str) -> float | str:
 
 def unit_rows(models: Float) -> Float:
     """Divide each row by its norm; a zero row stays zero. Algorithm 1, line 3."""
-    # Scaled first: a row of 1e-200 has a norm whose square underflows.
-    peaks = np.abs(models).max(axis=1, keepdims=True)
-    scaled = models / np.where(peaks > 0, peaks, 1)
-    norms = np.sqrt(np.einsum("kd,kd->k", scaled, scaled, dtype=np.float64))[:, None]
-    return (scaled / np.where(norms > 0, norms, 1)).astype(models.dtype, copy=False)
+    squares = np.einsum("kd,kd->k", models, models, dtype=np.float64)
+    if squares.min() < 1e-200 or squares.max() > 1e200:
+        # Squares of very small or large numbers leave the range: scale by the peak first.
+        peaks = np.abs(models).max(axis=1, keepdims=True)
+        models = models / np.where(peaks > 0, peaks, 1)
+        squares = np.einsum("kd,kd->k", models, models, dtype=np.float64)
+        squares[squares == 0] = 1.0
+    return (models / np.sqrt(squares)[:, None]).astype(models.dtype, copy=False)
 
 
 class Affinity:
@@ -62,7 +66,8 @@ class Affinity:
         self.offsets = np.empty_like(rows)
         self._squares = np.empty(n_clients)
         self._nonzero = np.empty(n_clients)
-        self._hashes = [0] * n_clients
+        self._hashes: list[int | None] = [None] * n_clients
+        self._copies: Counter[int | None] = Counter()
         self._proximity = np.empty((n_clients, n_clients))
         everybody = np.arange(n_clients)
         self._set_offsets(everybody, rows - self.reference, rows.any(axis=1))
@@ -84,7 +89,7 @@ class Affinity:
 
     def n_distinct(self) -> int:
         """Return how many different normalised rows there are."""
-        return len(set(self._hashes))
+        return len(self._copies)
 
     def state(self) -> dict[str, Any]:
         """Return everything as arrays: a recomputed matrix would differ in its last bits."""
@@ -103,8 +108,9 @@ class Affinity:
         found.offsets = np.empty_like(state["offsets"])
         n_clients = found.offsets.shape[0]
         found._squares, found._nonzero = np.empty(n_clients), np.empty(n_clients)
-        found._hashes = [0] * n_clients
-        found._proximity = check_matrix(state["proximity"], "proximity", (n_clients, n_clients))
+        found._hashes, found._copies = [None] * n_clients, Counter()
+        proximity = check_matrix(state["proximity"], "proximity", (n_clients, n_clients))
+        found._proximity = proximity.copy()
         found._set_offsets(np.arange(n_clients), state["offsets"], state["nonzero"])
         return found
 
@@ -113,7 +119,13 @@ class Affinity:
         self._squares[ids] = np.einsum("kd,kd->k", offsets, offsets, dtype=np.float64)
         self._nonzero[ids] = nonzero
         for k, row in zip(ids.tolist(), offsets, strict=True):
-            self._hashes[k] = hash(row.tobytes())
+            old, new = self._hashes[k], hash(row.tobytes())
+            self._hashes[k] = new
+            self._copies[new] += 1
+            if old is not None:
+                self._copies[old] -= 1
+                if not self._copies[old]:
+                    del self._copies[old]
 
     def _refresh(self, ids: Ids) -> None:
         """Recompute the rows and columns of `ids`."""

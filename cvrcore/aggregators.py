@@ -138,10 +138,12 @@ def weighted_mean(updates: Sequence[Sequence[NDArray[Any]]], shares: Float) -> A
     for arrays in zip(*updates, strict=True):
         first = arrays[0]
         kind = first.dtype if first.dtype in (np.float32, np.float64) else np.dtype(np.float64)
-        stacked = np.stack(arrays).reshape(len(arrays), -1).astype(kind, copy=False)
-        # One product: no temporary of the models' size for each term.
-        mean = shares.astype(kind) @ stacked
-        merged.append(mean.reshape(first.shape).astype(first.dtype, copy=False))
+        mean = np.multiply(first, shares[0], dtype=kind)
+        # Two arrays that stay in cache, not a stack of all models that does not.
+        term = np.empty_like(mean)
+        for array, share in zip(arrays[1:], shares[1:], strict=True):
+            mean += np.multiply(array, share, out=term, dtype=kind)
+        merged.append(mean.astype(first.dtype, copy=False))
     return merged
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _backend
-from ._validation import Float, Ids, check_choice, check_count, check_matrix
+from ._validation import Float, Ids, check_choice, check_count, check_matrix, check_seed
 from .affinity import KERNELS, POSITIVE_KERNELS, Affinity, check_gamma
 from .spectral import Basis, spectral_points
 
@@ -16,32 +17,42 @@ _MAX_ITER: Final = 100
 _NOBODY: Final = np.empty(0, dtype=np.int64)
 
 
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """How hard k-means tries: seeded restarts, and random swaps on the best so far."""
+
+    restarts: int = 10
+    swaps: int = 0
+
+
 def cluster_points(
     points: Float,
     n_clusters: int,
     rng: np.random.Generator,
-    n_init: int,
+    effort: Effort,
     start: Ids = _NOBODY,
 ) -> Ids:
-    """Cluster rows by k-means; the best of `n_init` seeded starts and of `start`.
+    """Cluster rows by k-means, from seeded starts and, if given, from `start`.
 
     Returns labels 0 .. n_clusters - 1, each used, numbered by first appearance.
     """
     labels = np.empty(points.shape[0], dtype=np.int64)
     # As many trials per centre as scikit-learn takes in greedy k-means++.
-    uniforms = rng.random((n_init, n_clusters, 2 + int(np.log(n_clusters))))
-    _backend.kmeans(
-        np.ascontiguousarray(points.T, dtype=np.float64), start, uniforms, _MAX_ITER, labels
-    )
+    uniforms = rng.random((effort.restarts, n_clusters, 2 + int(np.log(n_clusters))))
+    swaps = rng.random((effort.swaps, 2))
+    columns = np.ascontiguousarray(points.T, dtype=np.float64)
+    _backend.kmeans(columns, start, uniforms, swaps, _MAX_ITER, labels)
     return number_by_appearance(labels)
 
 
 def number_by_appearance(labels: Ids) -> Ids:
     """Rename labels so that they first appear in the order 0, 1, 2, ..."""
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    rank = np.empty(first.size, dtype=np.int64)
+    first = np.empty(int(labels.max()) + 1, dtype=np.int64)
+    backwards = np.arange(labels.size - 1, -1, -1)
+    first[labels[::-1]] = backwards  # written backwards: the first of a label stays
+    rank = np.empty_like(first)
     rank[np.argsort(first)] = np.arange(first.size)
-    return rank[inverse]
+    return rank[labels]
 
 
 def balanced_partition(n_clients: int, n_coalitions: int, rng: np.random.Generator) -> Ids:
@@ -59,7 +70,7 @@ def trivial_partition(n_clients: int, n_coalitions: int) -> Ids | None:
 
 
 def plane_coalitions(
-    models: Float, n_coalitions: int, rng: np.random.Generator, n_init: int, start: Ids = _NOBODY
+    models: Float, n_coalitions: int, rng: np.random.Generator, effort: Effort, start: Ids = _NOBODY
 ) -> Ids:
     """Cluster raw models of one or two coordinates by k-means.
 
@@ -67,14 +78,14 @@ def plane_coalitions(
     """
     if len(np.unique(models, axis=0)) < n_coalitions:
         return balanced_partition(models.shape[0], n_coalitions, rng)
-    return cluster_points(models.astype(np.float64), n_coalitions, rng, n_init, start)
+    return cluster_points(models.astype(np.float64), n_coalitions, rng, effort, start)
 
 
 def spectral_coalitions(
     affinity: Affinity,
     n_coalitions: int,
     rng: np.random.Generator,
-    n_init: int,
+    effort: Effort,
     start: Ids = _NOBODY,
     basis: Basis | None = None,
 ) -> tuple[Ids, Basis | None]:
@@ -88,7 +99,7 @@ def spectral_coalitions(
         return balanced_partition(n_clients, n_coalitions, rng), None
     positive = affinity.kernel in POSITIVE_KERNELS
     points, basis = spectral_points(affinity.matrix(), n_coalitions, basis, positive)
-    return cluster_points(points, n_coalitions, rng, n_init, start), basis
+    return cluster_points(points, n_coalitions, rng, effort, start), basis
 
 
 def coalitions(
@@ -129,11 +140,11 @@ def coalitions(
     n_coalitions = check_count(n_coalitions, "n_coalitions", maximum=rows.shape[0])
     kernel = check_choice(kernel, "kernel", KERNELS)
     gamma = check_gamma(gamma, kernel)
-    n_init = check_count(n_init, "n_init")
-    rng = np.random.default_rng(seed)
+    effort = Effort(restarts=check_count(n_init, "n_init"))
+    rng = check_seed(seed)
     trivial = trivial_partition(rows.shape[0], n_coalitions)
     if trivial is not None:
         return trivial
     if rows.shape[1] <= 2:
-        return plane_coalitions(rows, n_coalitions, rng, n_init)
-    return spectral_coalitions(Affinity(rows, kernel, gamma), n_coalitions, rng, n_init)[0]
+        return plane_coalitions(rows, n_coalitions, rng, effort)
+    return spectral_coalitions(Affinity(rows, kernel, gamma), n_coalitions, rng, effort)[0]

@@ -28,7 +28,7 @@ PREDICTORS: Final = ("regression", "cosine")
 STORES: Final = ("auto", "dense", "factored", "none")
 _DEFERRED: Final = 8  # residuals that wait before one pass folds them into the dense part
 _CHUNK_ROUNDS: Final = 32  # residuals in one block of the factored history
-_TASK: Final = 200_000  # multiply-adds per task: smaller ones cost more than they save
+_TASK: Final = 2_000_000  # multiply-adds per task: smaller ones cost more than they save
 
 
 def representatives(clients: Ids, coalitions: Ids) -> Ids:
@@ -260,7 +260,7 @@ class CovarianceStore:
     def _fold(self) -> None:
         """Add all waiting residuals to the dense part."""
         for chunk, used in self._history():
-            step = max(1, 4 * _TASK // (used * self.n_features * self.n_clients))
+            step = max(1, _TASK // (used * self.n_features * self.n_clients))
 
             def fold(start: int, stop: int, chunk: Float = chunk, used: int = used) -> None:
                 _backend.fold_history(self.base, chunk, used, start, stop)

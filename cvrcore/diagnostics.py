@@ -21,7 +21,9 @@ def show_config() -> str:
     """
     from threadpoolctl import ThreadpoolController
 
-    lines = [f"cvrcore {_version('cvrcore')}", f"python {platform.python_version()}"]
+    from . import __version__
+
+    lines = [f"cvrcore {__version__}", f"python {platform.python_version()}"]
     lines.append(f"platform {platform.platform()}")
     serving = _backend.backend()
     if serving == "cython":

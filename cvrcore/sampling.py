@@ -39,8 +39,10 @@ class Groups:
         ids = np.flatnonzero(eligible)
         order = ids[np.argsort(coalitions[ids], kind="stable")]
         labels = coalitions[order]
-        starts = np.flatnonzero(np.r_[True, labels[1:] != labels[:-1]])
-        return cls(order, starts, labels[starts], np.diff(np.r_[starts, order.size]))
+        sizes = np.bincount(labels)
+        present = np.flatnonzero(sizes)
+        sizes = sizes[present]
+        return cls(order, np.cumsum(sizes) - sizes, present, sizes)
 
     def spread(self, per_group: Float) -> Float:
         """Repeat one value per coalition for each of its members."""
@@ -110,6 +112,8 @@ def inclusion_of(
     probabilities: Float, log_weights: Float, groups: Groups, places: Ids
 ) -> Float | None:
     """Return each client's chance to be drawn at all, or None where no formula is known."""
+    if places.max() == 1:
+        return probabilities.copy()
     simple = (places == 1) | (places == groups.sizes)
     flat = np.maximum.reduceat(np.abs(log_weights), groups.starts) == 0  # uniform inside
     if not (simple | flat).all():

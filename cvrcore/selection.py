@@ -16,6 +16,7 @@ from ._validation import (
     check_count,
     check_matrix,
     check_number,
+    check_seed,
     check_weights,
 )
 from .clustering import coalitions as make_coalitions
@@ -67,7 +68,7 @@ class Selection:
 
     def __len__(self) -> int:
         """Return the number of clients picked."""
-        return self.clients.shape[0]
+        return int(self.clients.shape[0])
 
     def __repr__(self) -> str:
         """Show the round, the clients and, if there are any, their coalitions."""
@@ -185,7 +186,7 @@ def select(
                 f"got {cov.shape[0]}"
             )
         scores = variance_reduction(cov, sizes)
-    rng = np.random.default_rng(seed)
+    rng = check_seed(seed)
     labels = make_coalitions(rows, n_select, kernel, gamma, seed=rng)
     return draw_selection(
         labels,

@@ -2,15 +2,15 @@
 
 The embedding is that of the random walk ``W = diag(degree)^-1 A`` (Eq. (4) row-normalises):
 eigenvectors of ``S A S`` with ``S = diag(degree)^-1/2``, divided by sqrt(degree). The first
-is known, sqrt(degree), and becomes a constant column: it is projected out of every
-product, and left out of the embedding, where it would move no distance.
+is known, sqrt(degree): it is taken out of the matrix, and left out of the embedding, where
+it would be a constant column that moves no distance.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -20,8 +20,8 @@ from .threads import run_chunks, single_blas_thread
 
 TOLERANCE: Final = 1e-4  # residual of each eigenpair, relative to the smallest wanted value
 _DENSE_LIMIT: Final = 1500  # clients up to which LAPACK solves a cold problem
-_MAX_SWEEPS: Final = 6
-_MAX_DEGREE: Final = 10
+_MAX_SWEEPS: Final = 5
+_MAX_DEGREE: Final = 24
 _CHUNK: Final = 256  # rows of a product done by one task
 
 
@@ -34,42 +34,44 @@ class Basis:
 
 
 class NormalisedAffinity:
-    """``S A S`` without its known leading eigenvector, applied without being formed."""
+    """``S A S`` less its known leading eigenpair.
 
-    def __init__(self, affinity: Float) -> None:
-        self.affinity = affinity
-        self.degrees = affinity.sum(axis=1)
-        self._inverse_root = (1.0 / np.sqrt(self.degrees))[:, None]
-        self.lead = np.sqrt(self.degrees / self.degrees.sum())
+    With eigenvalue 1 gone the entries are as small as the spectrum that is wanted, so that
+    float32 keeps seven digits of *it*: enough to iterate in, at half the cost.
+    """
+
+    def __init__(self, affinity: Float, dtype: Any = np.float64) -> None:
+        degrees = affinity.sum(axis=1)
+        self.inverse_root = 1.0 / np.sqrt(degrees)
+        self.lead = np.sqrt(degrees / degrees.sum())
         self.products = 0
+        self.matrix = np.empty(affinity.shape, dtype=dtype)
 
-    def project(self, block: Float) -> Float:
-        """Remove the known eigenvector, or rounding would revive its eigenvalue 1."""
-        block -= self.lead[:, None] * (self.lead @ block)
-        return block
+        def fill(start: int, stop: int) -> None:
+            rows = affinity[start:stop] * self.inverse_root
+            rows *= self.inverse_root[start:stop, None]
+            rows -= self.lead[start:stop, None] * self.lead
+            self.matrix[start:stop] = rows
+
+        run_chunks(fill, affinity.shape[0], _CHUNK)
 
     def apply(self, block: Float) -> Float:
-        """Return ``S A S block``, projected."""
+        """Return the product with a block of vectors."""
         self.products += 1
-        scaled = self._inverse_root * block
-        product = np.empty_like(scaled)
+        if block.shape[0] <= _CHUNK:
+            single: Float = self.matrix @ block
+            return single
+        product = np.empty_like(block)
 
         def multiply(start: int, stop: int) -> None:
-            np.matmul(self.affinity[start:stop], scaled, out=product[start:stop])
+            np.matmul(self.matrix[start:stop], block, out=product[start:stop])
 
         run_chunks(multiply, product.shape[0], _CHUNK)
-        product *= self._inverse_root
-        return self.project(product)
-
-    def dense(self) -> Float:
-        """Return the operator as a matrix."""
-        full = self._inverse_root * self.affinity * self._inverse_root.T
-        full -= np.outer(self.lead, self.lead)
-        return full
+        return product
 
     def embed(self, vectors: Float) -> Float:
         """Turn eigenvectors into points: one row per client."""
-        return vectors * self._inverse_root
+        return vectors * self.inverse_root[:, None]
 
 
 def spectral_points(
@@ -85,84 +87,111 @@ def spectral_points(
         Eigenvectors of a similar problem. The solver iterates from them, and falls back
         to a direct one if that does not converge.
     positive : bool
-        Whether the affinity has no negative eigenvalue; the filter relies on it.
+        Whether the affinity has no negative eigenvalue; the iteration relies on it.
 
     Returns
     -------
-    points : ndarray of shape (n_clients, n_coalitions - 1)
+    points : ndarray of float64, shape (n_clients, n_coalitions - 1)
     basis : Basis
     """
-    operator = NormalisedAffinity(affinity)
     n_clients, n_wanted = affinity.shape[0], n_coalitions - 1
     block = n_wanted + max(4, n_wanted // 5)
     with single_blas_thread():
-        basis = None
         if start is not None and positive and start.vectors.shape == (n_clients, block):
-            basis = _filtered_subspace(operator, start.vectors, n_wanted)
-        if basis is None:
-            basis = Basis(_direct(operator, min(block, n_clients - 1)))
+            operator = NormalisedAffinity(affinity, np.float32)
+            basis = filtered_subspace(operator, start.vectors, n_wanted)
+            if basis is not None:
+                return operator.embed(basis.vectors[:, :n_wanted]), basis
+        operator = NormalisedAffinity(affinity)
+        basis = Basis(direct_eigenvectors(operator, min(block, n_clients - 1)))
     return operator.embed(basis.vectors[:, :n_wanted]), basis
 
 
-def _filtered_subspace(operator: NormalisedAffinity, start: Float, n_wanted: int) -> Basis | None:
-    """Run Chebyshev-filtered subspace iteration; None if it does not converge."""
-    vectors = _orthonormal(operator.project(start.copy()))
+def filtered_subspace(operator: NormalisedAffinity, start: Float, n_wanted: int) -> Basis | None:
+    """Run Chebyshev-filtered subspace iteration; None if it does not converge.
+
+    Each sweep damps what lies below the block's smallest Ritz value, by a polynomial whose
+    degree is chosen for the error that is left.
+    """
+    lead = operator.lead.astype(operator.matrix.dtype)[:, None]
+    vectors = start.astype(operator.matrix.dtype)
+    vectors -= lead * (lead.T @ vectors)
+    vectors = _orthonormal(vectors)
     for _ in range(_MAX_SWEEPS):
         image = operator.apply(vectors)
         values, rotation = np.linalg.eigh(vectors.T @ image)
-        values, rotation = values[::-1], rotation[:, ::-1]
+        values, rotation = values[::-1].astype(np.float64), rotation[:, ::-1]
         vectors, image = vectors @ rotation, image @ rotation
-        smallest = values[n_wanted - 1]
-        if not smallest > 1e-13:
-            return None
-        residual = image[:, :n_wanted] - vectors[:, :n_wanted] * values[:n_wanted]
-        error = np.sqrt(np.einsum("kp,kp->p", residual, residual).max())
-        if error <= TOLERANCE * smallest:
+        largest, smallest, edge = float(values[0]), float(values[n_wanted - 1]), float(values[-1])
+        if not (edge > 0 and smallest > 1e-3 * largest and largest < 1e-2 / TOLERANCE):
+            return None  # beyond the digits of float32, or no filter interval: solve directly
+        residual = image[:, :n_wanted] - vectors[:, :n_wanted] * values[:n_wanted].astype(
+            vectors.dtype
+        )
+        excess = math.sqrt(float(np.square(residual).sum(axis=0).max())) / (TOLERANCE * smallest)
+        if excess <= 1.0:
             return Basis(vectors, operator.products)
-        vectors = _orthonormal(_chebyshev(operator.apply, vectors, image, values))
+        degree = _degree(2.0 * smallest / edge - 1.0, 2.0 * largest / edge - 1.0, 4.0 * excess)
+        vectors = _orthonormal(_chebyshev(operator, vectors, image, edge / 2, largest, degree))
     return None
 
 
-def _chebyshev(apply: Callable[[Float], Float], vectors: Float, image: Float, values: Float) -> Any:
-    """Damp the spectrum in [0, smallest Ritz value]; `image` is the first product."""
-    half = max(values[-1], 1e-3 * values[-5], 1e-14) / 2
-    growth = np.arccosh(max(values[0] / half - 1, 1.0 + 1e-6))
-    # Beyond 1e8 between the ends of the block the small vectors lose their digits.
-    degree = int(np.clip(np.log(1e8) / growth, 2, _MAX_DEGREE))
-    sigma = first = half / (values[0] - half)
-    before, now = vectors, (image - half * vectors) * (first / half)
+def _degree(worst: float, best: float, gain: float) -> int:
+    """Return the degree at which the worst wanted vector gains `gain` on the damped ones.
+
+    Bounded by what keeps the best within 1e4 of the worst: beyond, float32 loses the small.
+    """
+    wanted = math.acosh(gain) / math.acosh(max(worst, 1.0 + 1e-6))
+    spread = math.acosh(max(best, 1.0 + 1e-6)) - math.acosh(max(worst, 1.0 + 1e-6))
+    allowed = math.log(1e4) / max(spread, 1e-9)
+    return int(min(max(math.ceil(min(wanted, allowed)), 2), _MAX_DEGREE))
+
+
+def _chebyshev(
+    operator: NormalisedAffinity,
+    vectors: Float,
+    image: Float,
+    half: float,
+    largest: float,
+    degree: int,
+) -> Float:
+    """Apply the scaled Chebyshev polynomial of [0, 2 half]; `image` is the first product."""
+    scale = vectors.dtype.type  # Python floats would do; NumPy scalars must not widen float32
+    first = sigma = half / (largest - half)
+    before, now = vectors, (image - scale(half) * vectors) * scale(first / half)
     for _ in range(degree - 1):
         following = 1.0 / (2.0 / first - sigma)
-        after = (apply(now) - half * now) * (2.0 * following / half)
-        after -= (sigma * following) * before
+        after = operator.apply(now)
+        after -= scale(half) * now
+        after *= scale(2.0 * following / half)
+        after -= scale(sigma * following) * before
         before, now, sigma = now, after, following
     return now
 
 
 def _orthonormal(block: Float) -> Float:
     """Orthonormalise columns: Cholesky where it is safe, Householder where it is not."""
-    block = block / np.sqrt(np.einsum("kp,kp->p", block, block))
+    block = block / np.sqrt(np.square(block).sum(axis=0))
     try:
-        lower = np.linalg.cholesky(block.T @ block)
-        if lower.diagonal().min() > 1e-3:
-            result: Float = block @ np.linalg.inv(lower).T
+        lower = np.linalg.cholesky((block.T @ block).astype(np.float64))
+        if lower.diagonal().min() > 1e-2:
+            result: Float = block @ np.linalg.inv(lower).T.astype(block.dtype)
             return result
     except np.linalg.LinAlgError:
         pass
     return np.linalg.qr(block)[0]
 
 
-def _direct(operator: NormalisedAffinity, n_vectors: int) -> Float:
+def direct_eigenvectors(operator: NormalisedAffinity, n_vectors: int) -> Float:
     """Return leading eigenvectors, largest first, by LAPACK or (large problems) ARPACK."""
-    n_clients = operator.degrees.shape[0]
+    n_clients = operator.lead.shape[0]
     linalg = importlib.import_module("scipy.linalg")
     with single_blas_thread():  # SciPy's BLAS may have been loaded just now
         if n_clients <= _DENSE_LIMIT or n_vectors > n_clients // 4:
             _, vectors = linalg.eigh(
-                operator.dense(),
+                operator.matrix,
                 subset_by_index=[n_clients - n_vectors, n_clients - 1],
                 driver="evr",
-                overwrite_a=True,
                 check_finite=False,
             )
         else:

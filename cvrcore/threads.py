@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -26,20 +27,28 @@ def n_threads() -> int:
 
 
 @functools.cache
-def _controller(scipy_loaded: bool) -> Any:
+def _blas_pools(scipy_loaded: bool) -> list[Any]:
     # SciPy brings a BLAS of its own: look again once it is there.
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController().select(user_api="blas")
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 @contextlib.contextmanager
 def single_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread inside the block (a kept controller: 16 us a use)."""
-    import sys
+    """Limit BLAS to one thread inside the block.
 
-    with _controller("scipy.linalg" in sys.modules).limit(limits=1):
+    Libraries are looked up once: a fresh ``threadpool_limits`` costs a millisecond.
+    """
+    pools = _blas_pools("scipy.linalg" in sys.modules)
+    before = [pool.get_num_threads() for pool in pools]
+    for pool in pools:
+        pool.set_num_threads(1)
+    try:
         yield
+    finally:
+        for pool, count in zip(pools, before, strict=True):
+            pool.set_num_threads(count)
 
 
 @functools.cache

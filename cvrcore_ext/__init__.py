@@ -4,16 +4,19 @@
 but `cvrcore._backend` imports this package.
 """
 
+import functools
 import importlib
 import importlib.util
 
 
+@functools.cache
 def instruction_set():
-    """Return "v3" (x86-64 with AVX2) where this processor has it, else "base"."""
-    from numpy._core._multiarray_umath import __cpu_features__ as features
-
-    wide = all(features.get(name, False) for name in ("AVX2", "FMA3", "F16C"))
-    return "v3" if wide and importlib.util.find_spec(f"{__name__}.v3._scores") else "base"
+    """Return the best build that exists and runs here: "v4", "v3" or "base"."""
+    level = importlib.import_module(f"{__name__}.base._cpu").level()
+    for needed, build in ((4, "v4"), (3, "v3")):
+        if level >= needed and importlib.util.find_spec(f"{__name__}.{build}._scores"):
+            return build
+    return "base"
 
 
 def load(subject):

@@ -10,17 +10,33 @@ cdef void _squared_distances(
     const double[:, ::1] points, const double* centre, Py_ssize_t start, Py_ssize_t stop,
     double* out,
 ) noexcept nogil:
-    cdef Py_ssize_t i, j, count = stop - start
-    cdef double c, difference
+    cdef Py_ssize_t n_dims = points.shape[0], width = points.shape[1], i, j = 0
+    cdef double c0, c1, c2, c3, total, difference
     cdef const double* row
-    for i in range(count):
+    for i in range(stop - start):
         out[i] = 0.0
-    for j in range(points.shape[0]):
-        c = centre[j]
+    while j + 4 <= n_dims:
+        c0, c1, c2, c3 = centre[j], centre[j + 1], centre[j + 2], centre[j + 3]
         row = &points[j, start]
-        for i in range(count):
-            difference = row[i] - c
+        for i in range(stop - start):
+            total = out[i]
+            difference = row[i] - c0
+            total += difference * difference
+            difference = row[width + i] - c1
+            total += difference * difference
+            difference = row[2 * width + i] - c2
+            total += difference * difference
+            difference = row[3 * width + i] - c3
+            total += difference * difference
+            out[i] = total
+        j += 4
+    while j < n_dims:
+        c0 = centre[j]
+        row = &points[j, start]
+        for i in range(stop - start):
+            difference = row[i] - c0
             out[i] += difference * difference
+        j += 1
 
 
 cdef void _seed_centres(
@@ -136,20 +152,28 @@ cdef Py_ssize_t _fill_empty(
     return moved
 
 
-cdef void _lloyd(
+cdef bint _lloyd(
     const double[:, ::1] points, double[:, ::1] centres, long long[::1] labels,
     long long[::1] sizes, double[::1] closest, double* lane, double* best, double* choice,
-    Py_ssize_t max_iter,
+    Py_ssize_t max_iter, double goal,
 ) noexcept nogil:
-    cdef Py_ssize_t few = labels.shape[0] // 100, changed, iteration, p
+    cdef Py_ssize_t few = labels.shape[0] // 100, changed, iteration, i, p
+    cdef double before = INFINITY, inertia
     for iteration in range(max_iter):
         changed = _assign(points, centres, labels, closest, lane, best, choice)
+        inertia = 0.0
+        for i in range(labels.shape[0]):
+            inertia += closest[i]
+        if iteration > 2 and inertia - 8.0 * (before - inertia) > goal:
+            return False
+        before = inertia
         for p in range(sizes.shape[0]):
             sizes[p] = 0
         changed += _fill_empty(labels, closest, sizes)
         _mean_centres(points, labels, centres, sizes)
         if changed <= few:
-            return
+            break
+    return True
 
 
 cdef void _move_points(
@@ -234,13 +258,14 @@ def kmeans(
     const double[:, ::1] points,
     const long long[::1] start,
     const double[:, :, ::1] uniforms,
+    const double[:, ::1] swaps,
     Py_ssize_t max_iter,
     long long[::1] labels,
 ):
-    """Cluster points; keep the best of a warm start and some seeded restarts."""
+    """Cluster points; keep the best of a warm start, seeded restarts and random swaps."""
     cdef Py_ssize_t n_dims = points.shape[0], n_points = points.shape[1]
     cdef Py_ssize_t n_restarts = uniforms.shape[0], n_centres = uniforms.shape[1]
-    cdef Py_ssize_t n_warm = 1 if start.shape[0] > 0 else 0, attempt, i
+    cdef Py_ssize_t n_warm = 1 if start.shape[0] > 0 else 0, attempt, i, j, p
     cdef double[:, ::1] centres = np.empty((n_centres, n_dims))
     cdef long long[::1] sizes = np.zeros(n_centres, dtype=np.int64)
     cdef long long[::1] trial_labels = np.empty(n_points, dtype=np.int64)
@@ -252,20 +277,31 @@ def kmeans(
     cdef double[64] own
     cdef double lowest = INFINITY, inertia
     with nogil:
-        for attempt in range(n_warm + n_restarts):
+        for attempt in range(n_warm + n_restarts + swaps.shape[0]):
             if attempt < n_warm:
                 for i in range(n_points):
                     trial_labels[i] = start[i]
                 _mean_centres(points, trial_labels, centres, sizes)
+            elif attempt >= n_warm + n_restarts:
+                _mean_centres(points, labels, centres, sizes)
+                j = attempt - n_warm - n_restarts
+                p = min(<Py_ssize_t>(swaps[j, 0] * n_centres), n_centres - 1)
+                i = min(<Py_ssize_t>(swaps[j, 1] * n_points), n_points - 1)
+                for j in range(n_dims):
+                    centres[p, j] = points[j, i]
+                for i in range(n_points):
+                    trial_labels[i] = labels[i]
             else:
                 _seed_centres(
                     points, uniforms[attempt - n_warm], centres, closest, lane, scratch, point
                 )
                 for i in range(n_points):
                     trial_labels[i] = -1
-            _lloyd(
-                points, centres, trial_labels, sizes, closest, &lane[0], best, own, max_iter
-            )
+            if not _lloyd(
+                points, centres, trial_labels, sizes, closest, &lane[0], best, own, max_iter,
+                lowest,
+            ):
+                continue
             _move_points(
                 points, centres, trial_labels, sizes, &lane[0], best, own, point, max_iter
             )

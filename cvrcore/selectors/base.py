@@ -22,6 +22,7 @@ from .._validation import (
     check_available,
     check_count,
     check_ids,
+    check_seed,
     check_vector,
     check_weights,
 )
@@ -84,7 +85,7 @@ class Selector(abc.ABC):
         self.n_select = check_count(n_select, "n_select", maximum=self.n_clients)
         self.weights = check_weights(weights, self.n_clients)
         self.round = 0
-        self._rng = np.random.default_rng(seed)
+        self._rng = check_seed(seed)
         self._pending: Selection | None = None
         self._probed: Ids | None = None
 
@@ -121,7 +122,8 @@ class Selector(abc.ABC):
         """
         eligible = self._eligible(available)
         selection = self._choose(eligible, self._check_probe(losses))
-        self._pending, self._probed = selection, None
+        # A copy: what the caller does to its Selection must not reach the pending round.
+        self._pending, self._probed = Selection(**_as_plain(selection)), None
         return selection
 
     def observe(
@@ -326,4 +328,11 @@ class Selector(abc.ABC):
 
 
 def _as_plain(selection: Selection) -> dict[str, Any]:
-    return {field.name: getattr(selection, field.name) for field in dataclasses.fields(selection)}
+    return {field.name: _copy(getattr(selection, field.name)) for field in _FIELDS}
+
+
+def _copy(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+_FIELDS = dataclasses.fields(Selection)

@@ -16,12 +16,14 @@ from .._validation import (
     check_choice,
     check_count,
     check_dtype,
+    check_labels,
     check_matrix,
     check_number,
+    check_stored,
     check_vector,
 )
 from ..affinity import KERNELS, Affinity, check_gamma
-from ..clustering import plane_coalitions, spectral_coalitions, trivial_partition
+from ..clustering import Effort, plane_coalitions, spectral_coalitions, trivial_partition
 from ..covariance import (
     PREDICTORS,
     STORES,
@@ -38,8 +40,8 @@ from .uniform import uniform_selection
 
 #: The paper's text made finite, and what the authors' published scripts compute.
 PRESETS: Final = {"paper": "regression", "scripts": "cosine"}
-_COLD_STARTS: Final = 10  # k-means restarts when no earlier partition is known
-_WARM_STARTS: Final = 2  # and when one is, besides it
+_COLD: Final = Effort(restarts=10)  # k-means when no earlier partition is known
+_WARM: Final = Effort(restarts=1, swaps=6)  # and when one is, besides starting from it
 
 
 class CoalitionSelector(Selector):
@@ -195,13 +197,13 @@ class CoalitionSelector(Selector):
         if self._labels is not None and self._age < self.recluster_every:
             return self._labels
         known = np.empty(0, dtype=np.int64) if self._labels is None else self._labels
-        n_init = _COLD_STARTS if self._labels is None else _WARM_STARTS
+        effort = _COLD if self._labels is None else _WARM
         labels = trivial_partition(self.n_clients, self.n_select)
         if labels is None and self.n_features <= 2:
-            labels = plane_coalitions(self._rows, self.n_select, self._rng, n_init, known)
+            labels = plane_coalitions(self._rows, self.n_select, self._rng, effort, known)
         if labels is None:
             labels, self._basis = spectral_coalitions(
-                self._fresh_affinity(), self.n_select, self._rng, n_init, known, self._basis
+                self._fresh_affinity(), self.n_select, self._rng, effort, known, self._basis
             )
         self._labels, self._age = labels, 0
         return labels
@@ -358,8 +360,9 @@ class CoalitionSelector(Selector):
         self._ones, self._age = float(learned["ones"]), int(learned["age"])
         if self._covariance is not None:
             self._covariance.restore(learned["covariance"])
-        self._stale = np.array(learned["stale"], dtype=bool)
-        self._labels = None if learned["labels"] is None else learned["labels"].copy()
+        self._stale = check_stored(learned["stale"], "stale", self.n_clients, bool)
+        if learned["labels"] is not None:
+            self._labels = check_labels(learned["labels"], self.n_clients, "labels").copy()
         self._basis = None if learned["basis"] is None else Basis(**learned["basis"])
         if learned["affinity"] is not None:
             self._affinity = Affinity.restored(learned["affinity"], self.kernel, self.gamma)

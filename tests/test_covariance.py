@@ -1,0 +1,171 @@
+import naive
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import cvrcore
+from cvrcore.covariance import CovarianceStore, representatives
+
+SIZES = [(1, 1, 1), (2, 3, 1), (9, 5, 6), (33, 17, 13)]
+
+
+def random_problem(n_clients, n_features, seed, n_groups=None):
+    rng = np.random.default_rng(seed)
+    cov = np.empty((n_features, n_clients, n_clients))
+    for d in range(n_features):
+        factor = rng.normal(size=(n_clients, n_clients + 2))
+        cov[d] = factor @ factor.T / n_clients
+    labels = np.arange(n_clients) % (n_groups or max(1, n_clients // 4))
+    rng.shuffle(labels)
+    _, clients = np.unique(labels, return_index=True)
+    return cov, rng.normal(size=(n_clients, n_features)), clients, labels, rng
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("n_clients", "n_features", "n_steps"), SIZES)
+def test_history_entries_match_naive(kernels, n_clients, n_features, n_steps, dtype):
+    rng = np.random.default_rng(1)
+    history = rng.normal(size=(n_clients, n_steps + 2, n_features)).astype(dtype)
+    pairs = np.stack([rng.permutation(n_clients), rng.integers(n_clients, size=n_clients)], axis=1)
+    entries = rng.normal(size=(n_clients, n_features))
+    used = history[:, :n_steps].astype(np.float64)
+    expected = naive.history_entries(used, pairs, entries)
+
+    kernels["add_history"](history, n_steps, pairs, entries)
+
+    assert_allclose(entries, expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("n_clients", "n_features", "n_steps"), SIZES)
+def test_fold_matches_naive(kernels, n_clients, n_features, n_steps, dtype):
+    rng = np.random.default_rng(2)
+    history = rng.normal(size=(n_clients, n_steps + 1, n_features)).astype(dtype)
+    base = rng.normal(size=(n_clients * (n_clients + 1) // 2, n_features)).astype(dtype)
+    expected = naive.folded(base.astype(np.float64), history[:, :n_steps].astype(np.float64))
+
+    half = n_clients // 2
+    kernels["fold_history"](base, history, n_steps, half, n_clients)
+    kernels["fold_history"](base, history, n_steps, 0, half)
+
+    # float32 storage rounds once per four steps.
+    tolerance = 1e-12 if dtype == np.float64 else 1e-5
+    assert_allclose(base, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("n_clients", "n_features"), [(1, 1), (9, 5), (33, 17)])
+def test_residual_kernels_match_naive(kernels, rtol, n_clients, n_features):
+    cov, rows, clients, labels, rng = random_problem(n_clients, n_features, seed=3)
+    cov[0, clients[0], :] = cov[0, :, clients[0]] = 0.0  # a diagonal below the floor
+    labels[labels == labels[clients[-1]]] = labels[clients[-1]]
+    reporting = clients[:-1] if len(clients) > 1 else clients  # one coalition is silent
+    representative = representatives(reporting, labels)
+    diagonal = np.ascontiguousarray(np.einsum("dkk->kd", cov))
+    floor = 1e-12 * diagonal.mean(axis=0)
+    entries = np.zeros((n_clients, n_features))
+    for k in range(n_clients):
+        entries[k] = cov[:, k, representative[k]]
+    residual = np.full((n_clients, n_features), np.nan)
+
+    kernels["regression_residual"](
+        entries / 0.5, 0.5, diagonal, floor, rows, representative, residual
+    )
+    assert_allclose(residual, naive.residual(cov, rows, reporting, labels), rtol=rtol, atol=1e-14)
+
+    previous = rng.normal(size=rows.shape)
+    previous[0] = 0.0
+    coefficients = cvrcore.covariance.cosine_coefficients(previous, representative)
+    kernels["scaled_residual"](coefficients, rows, representative, residual)
+    expected = naive.residual(cov, rows, reporting, labels, "cosine", previous)
+    assert_allclose(residual, expected, rtol=rtol, atol=1e-14)
+
+
+@pytest.mark.parametrize("predictor", ["regression", "cosine"])
+@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
+def test_update_matches_naive(rtol, rate, predictor):
+    cov, rows, clients, labels, rng = random_problem(12, 4, seed=5)
+    previous = rng.normal(size=rows.shape)
+    before = cov.copy()
+
+    updated = cvrcore.update_covariance(cov, rows, clients[1:], labels, rate, predictor, previous)
+
+    expected = naive.update_covariance(cov, rows, clients[1:], labels, rate, predictor, previous)
+    assert_allclose(updated, expected, rtol=rtol, atol=1e-13)
+    assert_array_equal(cov, before)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_update_keeps_symmetry(seed):
+    cov, rows, clients, labels, _ = random_problem(20, 3, seed)
+    updated = cvrcore.update_covariance(cov, rows, clients, labels, 0.3)
+    assert_array_equal(updated, updated.transpose(0, 2, 1))  # exact, not approximate
+
+
+def test_representative_is_the_first_reporter_of_its_coalition():
+    labels = np.array([0, 1, 0, 1, 2])
+    assert_array_equal(representatives(np.array([2, 3, 0, 1]), labels), [2, 3, 2, 3, -1])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("kind", ["auto", "dense", "factored"])
+@pytest.mark.parametrize("rate", ["decay", 0.2])
+def test_every_store_holds_the_same_covariance(backend, kind, rate, dtype):
+    n_clients, n_features, n_rounds = 14, 5, 45  # auto becomes dense after seven
+    rng = np.random.default_rng(6)
+    store = CovarianceStore(n_clients, n_features, kind, dtype)
+    cov = np.ones((n_features, n_clients, n_clients))
+    tolerance = 1e-11 if dtype == "float64" else 2e-5
+    for s in range(n_rounds):
+        step = 1 / (s + 2) if rate == "decay" else rate
+        residual = rng.normal(size=(n_clients, n_features)).astype(dtype)
+        representative = rng.integers(-1, n_clients, size=n_clients)
+        entries = store.scale * store.entries(representative)
+        asked = (representative >= 0) & (representative != np.arange(n_clients))
+        for k in np.flatnonzero(asked):
+            expected = cov[:, k, representative[k]]
+            assert_allclose(entries[k], expected, rtol=tolerance, atol=tolerance)
+        store.append(residual, step)
+        cov = (1 - step) * cov + step * np.einsum("kd,jd->dkj", residual, residual, dtype=float)
+    assert store.form == ("factored" if kind == "factored" else "dense")
+    assert_allclose(store.dense(), cov, rtol=tolerance, atol=tolerance)
+
+
+def test_constant_rate_survives_the_underflow_of_its_scale():
+    """0.5^400 is below the smallest double squared; the store must not notice."""
+    rng = np.random.default_rng(7)
+    store, cov = CovarianceStore(3, 2, "factored", "float64"), np.ones((2, 3, 3))
+    for _ in range(1500):
+        residual = rng.normal(size=(3, 2))
+        store.append(residual, 0.5)
+        cov = 0.5 * cov + 0.5 * np.einsum("kd,jd->dkj", residual, residual)
+    assert 0 < store.scale <= 1
+    assert_allclose(store.dense(), cov, rtol=1e-9)
+
+
+def test_estimate_converges_at_the_robbins_monro_rate():
+    """Fixed coalitions and coefficients, independent rows: error ~ t^(-1/2)."""
+    n_clients, n_features, n_rounds = 6, 2, 3000
+    labels, clients = np.array([0, 0, 0, 1, 1, 1]), np.array([0, 3])
+    marks = np.unique(np.logspace(1.5, np.log10(n_rounds), 20).astype(int))
+    errors = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        previous = rng.normal(size=(n_clients, n_features)) + 2.0
+        factor = rng.normal(size=(n_clients, n_clients))
+        unit = previous / np.linalg.norm(previous, axis=1, keepdims=True)
+        representative = clients[labels]
+        linear = np.eye(n_clients)  # delta = linear @ theta, for every coordinate
+        linear[np.arange(n_clients), representative] -= np.sum(unit * unit[representative], axis=1)
+        linear[clients] = 0.0
+        truth = linear @ factor @ factor.T @ linear.T
+        cov, found = np.ones((n_features, n_clients, n_clients)), []
+        for t in range(n_rounds):
+            rows = factor @ rng.normal(size=(n_clients, n_features))
+            cov = cvrcore.update_covariance(
+                cov, rows, clients, labels, 1 / (t + 2), "cosine", previous
+            )
+            if t + 1 in marks:
+                found.append(np.linalg.norm(cov - truth) / np.linalg.norm(truth))
+        errors.append(found)
+    slope = np.polyfit(np.log(marks), np.log(np.mean(errors, axis=0)), 1)[0]
+    assert -0.6 < slope < -0.4

@@ -1,0 +1,84 @@
+import naive
+import numpy as np
+import pytest
+from conftest import flat_models, planted_models
+from numpy.testing import assert_allclose, assert_array_equal
+
+import cvrcore
+
+
+def test_select_is_the_steps_in_order(backend):
+    """Lines 3 to 9 of Algorithm 1, called one by one."""
+    rng = np.random.default_rng(0)
+    models, _ = planted_models(40, 12, 5, rng)
+    weights, factor = rng.integers(1, 9, size=40), rng.normal(size=(12, 40, 40))
+    cov = factor @ factor.transpose(0, 2, 1)
+    available = rng.random(40) < 0.5
+
+    picked = cvrcore.select(models, 5, weights, cov, temperature=50.0, available=available, seed=3)
+
+    assert_array_equal(picked.coalitions, cvrcore.coalitions(models, 5, seed=3))
+    assert_allclose(picked.scores, naive.variance_reduction(cov, weights), rtol=1e-10)
+    law = naive.boltzmann(picked.scores, picked.coalitions, 50.0, available)
+    assert_allclose(picked.probabilities, law, rtol=1e-9)
+    assert available[picked.clients].all()
+    assert_array_equal(np.sort(picked.coalitions[picked.clients]), np.arange(5))
+    assert_allclose(picked.inclusion, picked.probabilities)
+
+
+def test_without_covariance_every_score_is_d():
+    models = flat_models(20, 6, np.random.default_rng(1))
+    assert_array_equal(cvrcore.select(models, 4, seed=0).scores, np.full(20, 6.0))
+
+
+def test_same_seed_same_selection(backend):
+    models = flat_models(60, 30, np.random.default_rng(2))
+    one, two = (cvrcore.select(models, 6, seed=7) for _ in range(2))
+    assert_array_equal(one.clients, two.clients)
+    many = {tuple(cvrcore.select(models, 6, seed=s).clients) for s in range(5)}
+    assert len(many) == 5
+
+
+def test_global_random_state_is_neither_read_nor_written():
+    models = flat_models(20, 6, np.random.default_rng(3))
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    one = cvrcore.select(models, 4, seed=0)
+    np.random.seed(1)  # noqa: NPY002
+    two = cvrcore.select(models, 4, seed=0)
+    assert_array_equal(one.clients, two.clients)
+    np.random.set_state(("MT19937", before, 624))  # noqa: NPY002
+
+
+def test_client_without_data_is_never_picked():
+    models = flat_models(12, 4, np.random.default_rng(4))
+    weights = np.ones(12)
+    weights[:9] = 0
+    for seed in range(20):
+        picked = cvrcore.select(models, 5, weights, seed=seed)
+        assert sorted(picked.clients) == [9, 10, 11]
+
+
+def test_float32_models_are_accepted_as_they_are():
+    models = planted_models(30, 8, 3, np.random.default_rng(5))[0]
+    double = cvrcore.select(models, 3, seed=0)
+    single = cvrcore.select(models.astype(np.float32), 3, seed=0)
+    assert naive.same_partition(double.coalitions, single.coalitions)
+    assert single.scores.dtype == single.probabilities.dtype == np.float64
+    assert single.clients.dtype == single.coalitions.dtype == np.int64
+
+
+def test_repr_tells_round_clients_and_coalitions():
+    picked = cvrcore.Selection(
+        clients=np.array([3, 1]), coalitions=np.array([0, 1, 1, 0]), scores=np.arange(4.0), round=9
+    )
+    assert repr(picked) == (
+        "Selection(round=9, clients=[3, 1], 2 coalitions of 2-2 clients, scores 0..3)"
+    )
+    assert "warm-up" in repr(cvrcore.Selection(clients=np.array([0]), warmup=True))
+
+
+@pytest.mark.parametrize("available", [np.array([2, 5, 7]), [2, 5, 7], np.arange(9) % 5 == 2])
+def test_available_is_a_mask_or_ids(available):
+    models = flat_models(9, 4, np.random.default_rng(6))
+    picked = cvrcore.select(models, 3, available=available, seed=0)
+    assert set(picked.clients) <= {2, 5, 7}
