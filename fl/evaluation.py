@@ -11,7 +11,9 @@ import numpy as np
 from .engines.base import Engine, MeasureTask
 from .flat import Vector
 from .samples import ClientSamples
-from .training import CHUNK
+
+#: Test samples in one task: enough to share out, many enough to be worth sending.
+BLOCK = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +112,7 @@ def _test_tasks(starts: np.ndarray, of_client: np.ndarray) -> list[MeasureTask]:
         clients = list(run)
         begin, end = int(starts[clients[0]]), int(starts[clients[-1] + 1])
         tasks += [
-            MeasureTask(model, "test", a, min(a + CHUNK, end)) for a in range(begin, end, CHUNK)
+            MeasureTask(model, "test", a, min(a + BLOCK, end)) for a in range(begin, end, BLOCK)
         ]
     return tasks
 

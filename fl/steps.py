@@ -54,10 +54,14 @@ class Step(abc.ABC):
 
 
 class AutogradStep(Step):
-    """Gradient by autograd: any module."""
+    """Gradient by autograd: any module.
+
+    Images are laid out with their channels last, which convolution and pooling prefer.
+    """
 
     def __init__(self, model: FlatModule, regression: bool) -> None:
         super().__init__(model, regression)
+        self.forward = pool_first(model.module)
         self.parameters = list(model.module.parameters())
 
     def targets(self, y: torch.Tensor, n_classes: int) -> torch.Tensor:
@@ -65,7 +69,9 @@ class AutogradStep(Step):
         return y
 
     def begin(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return `x` as it is, and the model's own vector."""
+        """Return `x` with channels last, and the model's own vector."""
+        if x.ndim == 4:
+            x = x.permute(0, 2, 3, 1).contiguous()
         return x, self.model.vector
 
     def end(self) -> None:
@@ -73,7 +79,7 @@ class AutogradStep(Step):
 
     def __call__(self, x: torch.Tensor, targets: torch.Tensor, lr: float) -> None:
         """Move the model one step down the mean loss of the batch."""
-        output = self.model.module(x)
+        output = self.forward(x.permute(0, 3, 1, 2) if x.ndim == 4 else x)
         if self.regression:
             loss = F.mse_loss(output.reshape(targets.shape), targets)
         else:
@@ -167,6 +173,22 @@ class DenseStep(Step):
             weight.addmm_(delta.t(), below, alpha=-lr)
             self.biases[i].sub_(delta.sum(0), alpha=lr)
             delta = next_delta
+
+
+def pool_first(module: nn.Module) -> nn.Module:
+    """Return `module` with each ReLU that precedes a max-pool put after it.
+
+    The same function with the same gradient, since both are monotone, but the ReLU sees a
+    quarter of the numbers. Layers are shared with `module`; other modules come back as they
+    are.
+    """
+    if not isinstance(module, nn.Sequential):
+        return module
+    layers = list(module)
+    for i in range(len(layers) - 1):
+        if type(layers[i]) is nn.ReLU and type(layers[i + 1]) is nn.MaxPool2d:
+            layers[i], layers[i + 1] = layers[i + 1], layers[i]
+    return nn.Sequential(*layers)
 
 
 def make_step(model: FlatModule, regression: bool) -> Step:

@@ -12,10 +12,11 @@ from torch import nn
 from .config import TrainingConfig
 from .flat import FlatModule, Vector
 from .samples import ClientSamples
-from .steps import make_step
+from .steps import make_step, pool_first
 
-#: ClientSamples in one forward pass. Fixed, so that results do not depend on who measures.
-CHUNK = 1000
+#: Samples in one forward pass: fixed, so that results do not depend on who measures, and
+#: few enough for a convolution's output to stay in cache.
+CHUNK = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +64,8 @@ class LocalTrainer:
         self.samples = samples
         self.training = training
         self.step = make_step(self.model, samples.regression)
+        self._forward = pool_first(module)
+        self._convolves = any(isinstance(layer, nn.Conv2d) for layer in module.modules())
 
     def train(
         self,
@@ -131,7 +134,10 @@ class LocalTrainer:
         hits = np.zeros(end - begin, dtype=bool)
         for a in range(begin, end, CHUNK):
             b = min(a + CHUNK, end)
-            output, wanted = self.model.module(x[a:b]), y[a:b]
+            inputs, wanted = x[a:b], y[a:b]
+            if self._convolves:
+                inputs = inputs.contiguous(memory_format=torch.channels_last)
+            output = self._forward(inputs)
             here = slice(a - begin, b - begin)
             if self.samples.regression:
                 wrong = (output.reshape(b - a, -1) - wanted.reshape(b - a, -1)).square_()

@@ -9,7 +9,7 @@ from fl.config import TrainingConfig
 from fl.flat import FlatModule, Layout
 from fl.models import build_model
 from fl.samples import ClientSamples
-from fl.steps import AutogradStep, DenseStep, make_step
+from fl.steps import AutogradStep, DenseStep, make_step, pool_first
 from fl.training import LocalTrainer, summarise
 
 TRAINING = TrainingConfig(lr=0.05, epochs=3, batch_size=7)
@@ -112,6 +112,24 @@ def test_inputs_that_are_always_zero_change_nothing(share, mu):
     assert_allclose(got, expected, rtol=1e-4, atol=2e-6)
     before, after = (trainer.model.layout.split(v)[0][:, blank] for v in (vector, got))
     assert_array_equal(before, after)
+
+
+def test_pooling_before_relu_is_the_same_function_with_the_same_gradient():
+    module = build_model("cnn", (2, 8, 8), 3, seed=0)
+    # Blocks of equal pixels give ties inside the windows, and exact zeros.
+    x = (
+        torch.from_numpy(np.random.default_rng(0).integers(-1, 2, (30, 2, 2, 2)))
+        .float()
+        .repeat_interleave(4, 2)
+        .repeat_interleave(4, 3)
+    )
+    results = []
+    for form in (module, pool_first(module)):
+        output = form(x)
+        gradients = torch.autograd.grad(output.square().sum(), list(module.parameters()))
+        results.append([output.detach(), *gradients])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
 def test_received_model_is_not_written_to():
