@@ -210,7 +210,11 @@ class Server:
             if "initial" in names:
                 options["initial"] = self.features.extract(arrays)
         if "label_counts" in names:
-            options["label_counts"] = federation.label_counts
+            # Regression has no classes: with a single one, balance says nothing about anybody.
+            classed = federation.n_classes > 0
+            options["label_counts"] = (
+                federation.label_counts if classed else self.weights[:, None].astype(np.int64)
+            )
         try:
             return cvrcore.make_selector(
                 chosen.policy,

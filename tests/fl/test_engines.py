@@ -1,6 +1,9 @@
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -93,6 +96,44 @@ def test_workers_that_cannot_start_are_an_error(monkeypatch):
         pytest.raises(EngineError, match="died before their first answer"),
     ):
         engine.train(models, train_tasks())
+
+
+PROGRAM = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import fl
+from fl.engines import processes
+start = processes._Process.__init__
+def spy(self, *arguments):
+    start(self, *arguments)
+    print(self._process.pid, flush=True)
+processes._Process.__init__ = spy
+fl.run(fl.make_config("digits", rounds=10**6, engine__name="processes", engine__workers=2),
+       progress=lambda record: print(0, flush=True))
+"""
+
+
+def is_running(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"  # a zombie has ended; nobody has asked for its exit code yet
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_workers_do_not_outlive_a_killed_run():
+    command = [sys.executable, "-c", PROGRAM, *map(str, sys.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        lines = iter(process.stdout.readline, "0\n")  # until the first round is over
+        workers = [int(line) for line in lines]
+        assert len(workers) == 2
+        assert all(is_running(pid) for pid in workers)
+        process.kill()
+    deadline = time.monotonic() + 20
+    while any(is_running(pid) for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_closed_engine_refuses_work():

@@ -133,6 +133,16 @@ def test_regression_runs_and_reports_its_error():
     assert history.best() <= history.final()
 
 
+def test_class_balance_is_uniform_in_regression():
+    config = apply_method(tiny_config(model="linear", rounds=200, eval_every=200), "fedcbs")
+    history = run(config, federation=tiny_federation(regression=True))
+    counts = np.bincount(np.concatenate([r["picked"] for r in history]), minlength=12)
+    expected = 200 * 4 / 11  # client 3 holds no samples
+    # Four standard deviations of a binomial count.
+    assert np.abs(np.delete(counts, 3) - expected).max() < 4 * np.sqrt(200 * 4 / 11 * 7 / 11)
+    assert counts[3] == 0
+
+
 def test_oort_hears_durations_when_time_is_simulated():
     config = apply_method(tiny_config(rounds=25), "oort")
     federation = tiny_federation()

@@ -9,6 +9,7 @@ import pytest
 from tiny import tiny_config, tiny_federation
 
 from fl.loop import run
+from fl.presets import make_config
 from fl.store import RunStore, StoreError
 
 #: Policies whose state is of different kinds, and an algorithm with state of its own.
@@ -51,13 +52,11 @@ def test_run_stopped_in_any_round_resumes_to_the_same_history(tmp_path, case):
 
 
 PROGRAM = """
-import sys, time
-sys.path[:0] = sys.argv[3:]
-import fl
-config = fl.make_config("digits", "fedcvr-bolt", rounds=40, data__n_clients=20, checkpoint_every=3,
-                        selection__n_select=4, selection__options__warmup=3, training__epochs=1,
-                        engine__name=sys.argv[2], engine__workers=2)
-fl.run(config, sys.argv[1], resume=True, progress=lambda record: time.sleep(0.02))
+import json, sys, time
+sys.path[:0] = sys.argv[4:]
+from fl import RunConfig, run
+config = RunConfig.from_dict(json.loads(sys.argv[3])).replace(engine__name=sys.argv[2])
+run(config, sys.argv[1], resume=True, progress=lambda record: time.sleep(0.02))
 """
 
 
@@ -68,29 +67,39 @@ def read_rounds(folder):
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_killed_run_resumes_to_the_same_rounds(tmp_path):
-    """kill -9 a real process again and again, in whatever round it happens to be."""
-    path = [str(p) for p in sys.path]
+    """kill -9 a real process in the middle of a run; another one takes over."""
+    config = make_config(
+        "digits",
+        "fedcvr-bolt",
+        rounds=30,
+        data__n_clients=20,
+        selection__n_select=4,
+        selection__options__warmup=3,
+        training__epochs=1,
+        checkpoint_every=3,
+        engine__name="serial",
+        engine__workers=2,
+    )
 
-    def start(folder, engine="serial"):
-        command = [sys.executable, "-c", PROGRAM, str(folder), engine, *path]
-        return subprocess.Popen(command)
+    def start(engine):
+        settings = json.dumps(config.to_dict())
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path / "killed"), engine, settings]
+        return subprocess.Popen([*command, *map(str, sys.path)])
 
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    for lines_before_kill in (5, 17):
-        process = start(killed)
-        deadline = time.monotonic() + 60
-        rounds = killed / "rounds.jsonl"
-        while not (rounds.exists() and rounds.read_bytes().count(b"\n") >= lines_before_kill):
-            assert process.poll() is None, "the run ended before it could be killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert not (killed / "summary.json").exists()
-    # The last leg runs in worker processes: the engine may change, the rounds may not.
-    assert start(killed, "processes").wait(timeout=60) == 0
-    assert start(whole).wait(timeout=60) == 0
-    assert read_rounds(killed) == read_rounds(whole)
+    rounds = tmp_path / "killed" / "rounds.jsonl"
+    process = start("serial")
+    deadline = time.monotonic() + 100
+    while not (rounds.exists() and rounds.read_bytes().count(b"\n") >= 8):
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "summary.json").exists()
+    # The second leg runs in worker processes: the engine may change, the rounds may not.
+    assert start("processes").wait(timeout=100) == 0
+    run(config, tmp_path / "whole")
+    assert read_rounds(tmp_path / "killed") == read_rounds(tmp_path / "whole")
 
 
 def test_half_written_last_line_is_dropped(tmp_path):
