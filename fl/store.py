@@ -19,7 +19,7 @@ from typing import IO, Any, Self
 from cvrcore.state import load_state, save_state
 
 from .config import RunConfig
-from .history import Record
+from .history import History, Record
 
 #: Settings that may differ when a run is continued: they change no result.
 _FREE = ("engine", "checkpoint_every", "data.data_dir", "data.download")
@@ -150,6 +150,29 @@ class RunStore:
             yield
         except OSError as error:
             raise StoreError(f"{self.folder} cannot be {verb}: {error}") from error
+
+
+def read_history(folder: str | os.PathLike[str]) -> History:
+    """Return what a run folder holds so far; a half-written last line is left out.
+
+    Raises
+    ------
+    StoreError
+        If the folder holds no run, or a damaged one.
+    """
+    place = Path(folder)
+    if not (place / "config.json").exists():
+        raise StoreError(f"{place} holds no run: config.json is missing")
+    try:
+        config = RunConfig.from_dict(read_json(place / "config.json"))
+        facts = read_json(place / "facts.json") if (place / "facts.json").exists() else {}
+        path = place / "rounds.jsonl"
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        return History(config, facts, [json.loads(line) for line in lines])
+    except ValueError as error:
+        raise StoreError(f"{place} holds a damaged run: {error}") from None
+    except OSError as error:
+        raise StoreError(f"{place} cannot be read: {error}") from None
 
 
 def read_json(path: Path) -> Any:

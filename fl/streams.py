@@ -28,7 +28,7 @@ class Streams:
     Examples
     --------
     >>> Streams(0).generator("batches", 3, 7).permutation(4)
-    array([1, 0, 2, 3])
+    array([1, 2, 3, 0])
     """
 
     seed: int

@@ -1,3 +1,5 @@
+import errno
+import io
 import json
 import os
 import signal
@@ -10,7 +12,7 @@ from tiny import tiny_config, tiny_federation
 
 from fl.loop import run
 from fl.presets import make_config
-from fl.store import RunStore, StoreError
+from fl.store import RunStore, StoreError, read_history
 
 #: Policies whose state is of different kinds, and an algorithm with state of its own.
 CASES = {
@@ -120,6 +122,35 @@ def test_finished_run_is_read_back_and_not_run_again(tmp_path):
     assert again == first
     assert calls == []
     assert json.loads((tmp_path / "summary.json").read_text())["final"] == first.final()
+
+
+def test_folder_is_read_back_as_a_history(tmp_path):
+    config, federation = tiny_config(), tiny_federation()
+    history = run(config, tmp_path, federation=federation)
+    with (tmp_path / "rounds.jsonl").open("ab") as file:
+        file.write(b'{"round": 7')
+    again = read_history(tmp_path)
+    assert again == history
+    assert (again.config, again.facts) == (history.config, history.facts)
+    with pytest.raises(StoreError, match="holds no run: config.json is missing"):
+        read_history(tmp_path / "else")
+
+
+def test_full_disk_is_one_clear_line_and_the_run_can_go_on(tmp_path):
+    config, federation = tiny_config(), tiny_federation()
+    whole = run(config, federation=federation)
+
+    class FullDisk(io.BytesIO):
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with RunStore(tmp_path, config) as store:
+        store.restore()
+        store._rounds.close()
+        store._rounds = FullDisk()
+        with pytest.raises(StoreError, match="cannot be written.*No space left on device"):
+            store.append({"round": 1})
+    assert run(config, tmp_path, resume=True, federation=federation) == whole
 
 
 def test_folder_of_another_config_is_refused(tmp_path):
