@@ -111,6 +111,15 @@ class SizesAggregator(Aggregator):
         return weights[clients]
 
 
+class MeanAggregator(Aggregator):
+    """Each reporter counts alike: what policies that draw by size were published with."""
+
+    name = "mean"
+
+    def _shares(self, clients: Ids, weights: Float, selection: Selection | None) -> Float:
+        return np.ones(clients.size)
+
+
 class CoalitionMassAggregator(Aggregator):
     """Each coalition counts by the samples of all its clients; ours, not the paper's.
 
@@ -148,7 +157,7 @@ def weighted_mean(updates: Sequence[Sequence[NDArray[Any]]], shares: Float) -> A
 
 
 AGGREGATORS: dict[str, type[Aggregator]] = {
-    kind.name: kind for kind in (SizesAggregator, CoalitionMassAggregator)
+    kind.name: kind for kind in (SizesAggregator, MeanAggregator, CoalitionMassAggregator)
 }
 
 

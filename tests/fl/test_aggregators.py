@@ -30,6 +30,12 @@ def test_sizes_is_the_weighted_mean_of_those_that_reported():
         assert_allclose(array, expected, rtol=1e-12)
 
 
+def test_mean_counts_reporters_alike():
+    updates = random_models(3)
+    got = make_aggregator("mean").aggregate(updates[0], updates, [4, 0, 5], WEIGHTS)
+    assert_allclose(got[1], np.mean([u[1] for u in updates], axis=0), rtol=1e-12)
+
+
 def test_coalition_mass_weighs_each_representative_by_its_whole_coalition():
     # Coalitions {0, 2} of mass 15 and {1, 3, 4} of mass 85, shared 30 : 15 by its reporters.
     updates = random_models(3)
