@@ -54,8 +54,9 @@ class Ours:
         self.engine = engine
 
     def round(self, t, clients):
-        self.server.selector.select = lambda available, losses: _pick(clients)
-        self.server.selector.observe = lambda *arguments, **options: None
+        selector = self.server.policy.in_round(t)
+        selector.select = lambda available, losses: _pick(clients)
+        selector.observe = lambda *arguments, **options: None
         return self.server.round(t)["accuracy"]
 
     def close(self):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,12 +12,10 @@ import torch
 
 import cvrcore
 from cvrcore.aggregators import make_aggregator
-from cvrcore.features import FeatureMap
-from cvrcore.selectors import policy_class
 
 from .algorithms import Setting, make_algorithm
 from .availability import Availability
-from .config import ConfigError, RunConfig
+from .config import RunConfig
 from .data import Federation, load_federation
 from .engines import Job, TrainTask, make_engine
 from .evaluation import Deployment, evaluate, training_losses
@@ -26,6 +23,7 @@ from .flat import Layout, Vector
 from .history import TIMING, Record
 from .meter import Meter
 from .models import DEFAULT_MODEL, build_model
+from .policy import Policy
 from .samples import ClientSamples
 from .streams import Streams
 
@@ -76,8 +74,9 @@ class Server:
                 aggregator=lambda: make_aggregator(config.aggregator),
             ),
         )
-        self.features: FeatureMap | None = None
-        self.selector = self._make_selector(federation)
+        self.policy = Policy(
+            config.selection, federation, self.layout.split(self._fresh(0)), self.streams
+        )
         self.availability = Availability(config.availability, len(self.weights), self.streams)
         self.meter = Meter(len(self.weights), self.layout.size * self.algorithm.models.itemsize)
         self.facts: Record = {
@@ -87,7 +86,7 @@ class Server:
             "n_classes": federation.n_classes,
             "model": self.model,
             "n_parameters": self.layout.size,
-            "n_features": None if self.features is None else self.features.n_features,
+            "n_features": self.policy.n_features,
             "algorithm": config.algorithm.name,
             "policy": config.selection.policy,
         }
@@ -106,8 +105,8 @@ class Server:
         return {"round": t + 1, **record, TIMING: self._clock}
 
     def _train(self, t: int, here: np.ndarray) -> Record:
-        selector, algorithm = self.selector, self.algorithm
-        probed, losses = self._probe(here)
+        selector, algorithm = self.policy.in_round(t), self.algorithm
+        probed, losses = self._probe(selector, here)
         with self._timed("select"):
             selection = selector.select(here, losses)
         gone = self.availability.dropped(t)[selection.clients]
@@ -125,7 +124,7 @@ class Server:
         reported, vectors = clients[back], [update.vector for update in updates]
         failed = np.setdiff1d(selection.clients, reported)
         with self._timed("select"):
-            selector.observe(reported, failed=failed, **self._news(reported, updates))
+            selector.observe(reported, failed=failed, **self._news(selector, reported, updates))
         algorithm.merge(selection, reported, starts[back], vectors)
         wants_losses = selector.loss_statistic is not None
         record = self.meter.round(selection, here, probed, reported, failed, sent, wants_losses)
@@ -133,10 +132,12 @@ class Server:
             record["starts"] = np.bincount(starts, minlength=len(algorithm.models)).tolist()
         return record
 
-    def _probe(self, here: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    def _probe(
+        self, selector: cvrcore.Selector, here: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """Ask the clients whose loss the policy wants to know first."""
         with self._timed("select"):
-            asked = self.selector.probe(here)
+            asked = selector.probe(here)
         if asked is None:
             return np.empty(0, dtype=np.int64), None
         with self._timed("probe"):
@@ -146,13 +147,15 @@ class Server:
             losses = training_losses(self.engine, self.samples, model, asked)[:, 0]
         return asked, np.where(np.isfinite(losses), losses, np.nan)
 
-    def _news(self, reported: np.ndarray, updates: list[Any]) -> dict[str, Any]:
+    def _news(
+        self, selector: cvrcore.Selector, reported: np.ndarray, updates: list[Any]
+    ) -> dict[str, Any]:
         """Return what the policy is told of those that came back."""
         news: dict[str, Any] = {}
-        if self.features is not None:
+        if self.policy.features is not None:
             models = [self.layout.split(update.vector) for update in updates]
-            news["models"] = self.features.extract_all(models)
-        if self.selector.loss_statistic is not None:
+            news["models"] = self.policy.features.extract_all(models)
+        if selector.loss_statistic is not None:
             news["losses"] = np.array([u.loss for u in updates], dtype=np.float64)
         if self.config.simulate_time:
             news["durations"] = self.weights[reported] * self.config.training.epochs
@@ -178,14 +181,14 @@ class Server:
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values."""
         return {
-            "selector": self.selector.state_dict(),
+            "policy": self.policy.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "meter": self.meter.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned."""
-        self.selector.load_state_dict(state["selector"])
+        self.policy.load_state_dict(state["policy"])
         self.algorithm.load_state_dict(state["algorithm"])
         self.meter.load_state_dict(state["meter"])
 
@@ -196,36 +199,6 @@ class Server:
         self.engine.close()
 
     # -- set-up ------------------------------------------------------------------
-
-    def _make_selector(self, federation: Federation) -> cvrcore.Selector:
-        """Build the policy, giving it those facts of the federation that it names."""
-        chosen = self.config.selection
-        names = inspect.signature(policy_class(chosen.policy)).parameters
-        options: dict[str, Any] = {}
-        if "n_features" in names:
-            arrays = self.layout.split(self._fresh(0))
-            seed = self.streams.integer("selection", 0)
-            self.features = FeatureMap.last_layer(arrays, chosen.n_features, seed)
-            options["n_features"] = self.features.n_features
-            if "initial" in names:
-                options["initial"] = self.features.extract(arrays)
-        if "label_counts" in names:
-            # Regression has no classes: with a single one, balance says nothing about anybody.
-            classed = federation.n_classes > 0
-            options["label_counts"] = (
-                federation.label_counts if classed else self.weights[:, None].astype(np.int64)
-            )
-        try:
-            return cvrcore.make_selector(
-                chosen.policy,
-                n_clients=len(self.weights),
-                n_select=chosen.n_select,
-                weights=self.weights,
-                seed=self.streams.sequence("selection"),
-                **options | dict(chosen.options),
-            )
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"selection: {error}") from error
 
     def _fresh(self, j: int) -> Vector:
         parameters = [p.detach().reshape(-1) for p in self._module(j).parameters()]

@@ -80,6 +80,20 @@ def test_fedcvr_bolt_shares_its_warm_up_with_fedavg():
     assert "coalition_sizes" in bolt.rounds[2]
 
 
+def test_shared_warm_up_is_the_same_under_every_policy():
+    federation = tiny_federation()
+    histories = []
+    for method in TABLE:
+        if TABLE[method].algorithm == "fedavg":
+            config = apply_method(tiny_config(rounds=8), method)
+            config = config.replace(selection__shared_warmup=4, availability__probability=0.8)
+            histories.append(run(config, federation=federation))
+    for t in range(4):
+        assert len({tuple(h.rounds[t]["picked"]) for h in histories}) == 1
+        assert len({h.rounds[t]["accuracy"] for h in histories}) == 1
+    assert len({tuple(tuple(r["picked"]) for r in h.rounds[4:]) for h in histories}) > 1
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_digits_reaches_its_band(seed):
     # Seeds 0 to 4 of both methods gave 0.869 to 0.939.

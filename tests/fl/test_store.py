@@ -17,7 +17,7 @@ from fl.store import RunStore, StoreError, read_history
 #: Policies whose state is of different kinds, and an algorithm with state of its own.
 CASES = {
     "uniform": {},
-    "oort": {"selection__policy": "oort"},
+    "oort": {"selection__policy": "oort", "selection__shared_warmup": 3},
     "active": {"selection__policy": "active"},
     "fedcvr-bolt": {"selection__policy": "fedcvr-bolt", "selection__options": {"warmup": 2}},
     "fesem": {"algorithm__name": "fesem", "algorithm__options": {"k": 2, "initial_rounds": 2}},

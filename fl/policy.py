@@ -1,0 +1,104 @@
+"""The selection policy of a run: built from its settings, with its uniform warm-up."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+
+import cvrcore
+from cvrcore.features import FeatureMap
+from cvrcore.selectors import policy_class
+
+from .config import ConfigError, SelectionConfig
+from .data import Federation
+from .flat import Vector
+from .streams import Streams
+
+
+class Policy:
+    """Which selector serves in which round.
+
+    A policy is given those facts of the federation that its constructor names:
+    ``n_features`` and ``initial`` (what it watches of the models), ``label_counts``.
+
+    Parameters
+    ----------
+    config : SelectionConfig
+    federation : Federation
+    initial : list of arrays
+        The initial model.
+    streams : Streams
+
+    Attributes
+    ----------
+    features : FeatureMap or None
+        What the policy watches of each model, if it watches any.
+    """
+
+    def __init__(
+        self,
+        config: SelectionConfig,
+        federation: Federation,
+        initial: list[Vector],
+        streams: Streams,
+    ) -> None:
+        self.features: FeatureMap | None = None
+        self._streams = streams
+        self._weights = federation.sizes.astype(np.float64)
+        self._warmup = config.shared_warmup
+        names = inspect.signature(policy_class(config.policy)).parameters
+        options: dict[str, Any] = {}
+        if "n_features" in names:
+            seed = streams.integer("selection", 0)
+            self.features = FeatureMap.last_layer(initial, config.n_features, seed)
+            options["n_features"] = self.features.n_features
+            if "initial" in names:
+                options["initial"] = self.features.extract(initial)
+        if "label_counts" in names:
+            # Regression has no classes: with a single one, balance says nothing about anybody.
+            counts = federation.label_counts if federation.n_classes else federation.sizes[:, None]
+            options["label_counts"] = counts
+        options |= dict(config.options)
+        self._uniform: cvrcore.Selector | None = None
+        if self._warmup and "warmup" in names:
+            options["warmup"] = self._warmup  # its own warm-up makes the same draws
+        elif self._warmup and config.policy != "uniform":
+            self._uniform = self._make("uniform", config.n_select, {})
+        self._chosen = self._make(config.policy, config.n_select, options)
+
+    @property
+    def n_features(self) -> int | None:
+        """Number of coordinates watched, or None."""
+        return None if self.features is None else self.features.n_features
+
+    def in_round(self, t: int) -> cvrcore.Selector:
+        """Return the selector of round `t`, counted from 0."""
+        if self._uniform is not None and t < self._warmup:
+            return self._uniform
+        return self._chosen
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all state as arrays and plain values."""
+        uniform = None if self._uniform is None else self._uniform.state_dict()
+        return {"chosen": self._chosen.state_dict(), "uniform": uniform}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self._chosen.load_state_dict(state["chosen"])
+        if self._uniform is not None:
+            self._uniform.load_state_dict(state["uniform"])
+
+    def _make(self, name: str, n_select: int, options: dict[str, Any]) -> cvrcore.Selector:
+        try:
+            return cvrcore.make_selector(
+                name,
+                n_clients=len(self._weights),
+                n_select=n_select,
+                weights=self._weights,
+                seed=self._streams.sequence("selection"),
+                **options,
+            )
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"selection: {error}") from error
