@@ -41,6 +41,8 @@ def kernels(mode):
                 Extension(
                     f"cvrcore_ext.{level}.{subject}",
                     [str(source)],
+                    include_dirs=["cvrcore_ext"],
+                    depends=["cvrcore_ext/_fold.h"],
                     extra_compile_args=FLAGS + flags,
                     optional=mode == "auto" or level != "base",
                 )

@@ -1,4 +1,4 @@
-"""Kernel for L1 distances; Cython twin: ``cvrcore_ext/_affinity.pyx``.
+"""Kernels of the affinity; Cython twin: ``cvrcore_ext/_affinity.pyx``.
 
 Euclidean distances and inner products are matrix products and stay with BLAS.
 """
@@ -35,3 +35,21 @@ def manhattan_rows(rows, models, distances):
             distances[i, k] = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + (
                 (lanes[4] + lanes[5]) + (lanes[6] + lanes[7])
             )
+
+
+@njit
+def normalise_rows(affinity, inverse_root, lead, start, stop, out):
+    """Write rows `start` .. `stop` - 1 of ``S A S - lead lead^T`` into `out`, in one pass.
+
+    Parameters
+    ----------
+    affinity : float64 array of shape (n_clients, n_clients)
+    inverse_root, lead : float64 arrays of shape (n_clients,)
+        ``degree^-1/2``, the diagonal of S, and the known unit eigenvector.
+    out : float32 or float64 array of shape (n_clients, n_clients)
+    """
+    for i in range(start, stop):
+        scale = inverse_root[i]
+        weight = lead[i]
+        for j in range(affinity.shape[1]):
+            out[i, j] = affinity[i, j] * (scale * inverse_root[j]) - weight * lead[j]

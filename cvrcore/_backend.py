@@ -15,8 +15,10 @@ from typing import Any
 #: Home of every kernel: a module of the same name exists in each backend.
 KERNELS = {
     "manhattan_rows": "_affinity",
+    "normalise_rows": "_affinity",
     "add_history": "_covariance",
     "fold_history": "_covariance",
+    "read_base": "_covariance",
     "regression_residual": "_covariance",
     "scaled_residual": "_covariance",
     "kmeans": "_kmeans",

@@ -15,23 +15,26 @@ from ._jit import njit
 
 
 @njit
-def add_history(history, n_stored, pairs, entries):
-    """Add ``sum_s r_s[k] r_s[j]`` to ``entries[k]`` for each pair (k, j).
+def add_history(history, n_stored, clients, representative, begin, entries):
+    """Add ``sum_s r_s[k] r_s[j]`` to ``entries[k]``, j the representative of k, s in order.
 
     Parameters
     ----------
     history : array of shape (n_clients, capacity, n_features)
     n_stored : int
         Residuals in use, the first of each client's row.
-    pairs : int64 array of shape (n_pairs, 2)
-        Clients (k, j), ordered so that equal j stand together: j's history stays in cache.
+    clients : int64 array of shape (n_asked,)
+        The clients k, ordered so that equal j stand together: j's history stays in cache.
+    representative : int64 array of shape (n_clients,)
+    begin : int64 array of shape (n_asked,)
+        First residual to add; negative means 0.
     entries : float64 array of shape (n_clients, n_features)
     """
     n_features = entries.shape[1]
-    for pair in range(pairs.shape[0]):
-        k = pairs[pair, 0]
-        j = pairs[pair, 1]
-        step = 0
+    for asked in range(clients.shape[0]):
+        k = clients[asked]
+        j = representative[k]
+        step = max(begin[asked], 0)
         while step + 4 <= n_stored:
             for d in range(n_features):
                 total = entries[k, d]
@@ -48,34 +51,31 @@ def add_history(history, n_stored, pairs, entries):
 
 
 @njit
+def read_base(base, clients, representative, entries):
+    """Copy the dense part of C_kj into ``entries[k]``, j the representative of k."""
+    for asked in range(clients.shape[0]):
+        k = clients[asked]
+        j = representative[k]
+        row = k * (k + 1) // 2 + j if k >= j else j * (j + 1) // 2 + k
+        for d in range(base.shape[1]):
+            entries[k, d] = base[row, d]
+
+
+@njit
 def fold_history(base, history, n_stored, start, stop):
     """Add all stored outer products to rows `start` .. `stop` - 1 of the packed base."""
     n_features = base.shape[1]
+    totals = np.empty(n_features)
     for i in range(start, stop):
         for j in range(i + 1):
             row = i * (i + 1) // 2 + j
-            step = 0
-            while step + 4 <= n_stored:
+            for d in range(n_features):
+                totals[d] = np.float64(base[row, d])
+            for step in range(n_stored):
                 for d in range(n_features):
-                    total = np.float64(base[row, d])
-                    total += np.float64(history[i, step, d]) * np.float64(history[j, step, d])
-                    total += np.float64(history[i, step + 1, d]) * np.float64(
-                        history[j, step + 1, d]
-                    )
-                    total += np.float64(history[i, step + 2, d]) * np.float64(
-                        history[j, step + 2, d]
-                    )
-                    total += np.float64(history[i, step + 3, d]) * np.float64(
-                        history[j, step + 3, d]
-                    )
-                    base[row, d] = total
-                step += 4
-            while step < n_stored:
-                for d in range(n_features):
-                    base[row, d] = np.float64(base[row, d]) + np.float64(
-                        history[i, step, d]
-                    ) * np.float64(history[j, step, d])
-                step += 1
+                    totals[d] += np.float64(history[i, step, d]) * np.float64(history[j, step, d])
+            for d in range(n_features):
+                base[row, d] = totals[d]
 
 
 @njit
@@ -102,11 +102,19 @@ def regression_residual(entries, scale, diagonal, floor, rows, representative, r
             for d in range(n_features):
                 residual[k, d] = 0.0
             continue
+        beyond = 0
         for d in range(n_features):
             variance = np.float64(diagonal[j, d])
-            bound = np.sqrt(np.float64(diagonal[k, d]) * variance)
             entry = scale * entries[k, d]
-            entry = min(max(entry, -bound), bound)
+            beyond += entry * entry > np.float64(diagonal[k, d]) * variance
+            coefficient = entry / variance if variance > floor[d] else 0.0
+            residual[k, d] = np.float64(rows[k, d]) - coefficient * np.float64(rows[j, d])
+        if beyond == 0:
+            continue
+        for d in range(n_features):  # rounding, or rates that differ: rare, so the root is here
+            variance = np.float64(diagonal[j, d])
+            bound = np.sqrt(np.float64(diagonal[k, d]) * variance)
+            entry = min(max(scale * entries[k, d], -bound), bound)
             coefficient = entry / variance if variance > floor[d] else 0.0
             residual[k, d] = np.float64(rows[k, d]) - coefficient * np.float64(rows[j, d])
 

@@ -5,7 +5,8 @@ contiguous, and vectorised without reordering a sum. Lloyd's iteration does the 
 work; single-point moves (Hartigan) then leave optima that Lloyd cannot leave, so that few
 restarts give the inertia of many.
 
-Callers have validated shapes and dtypes; random numbers come in as arrays.
+Points are float32 or float64, and so is the arithmetic of distances; centres and inertia
+are float64. Callers have validated shapes and dtypes; random numbers come in as arrays.
 """
 
 import numpy as np
@@ -18,12 +19,14 @@ BLOCK = 64
 @njit
 def _squared_distances(points, centre, start, stop, out):
     """Write squared distances of points start .. stop - 1 to `centre` into `out`."""
+    real = points.dtype.type
     n_dims = points.shape[0]
     for i in range(stop - start):
         out[i] = 0.0
     j = 0
     while j + 4 <= n_dims:  # four dimensions a pass: fewer loads and stores of `out`
-        c0, c1, c2, c3 = centre[j], centre[j + 1], centre[j + 2], centre[j + 3]
+        c0, c1 = real(centre[j]), real(centre[j + 1])
+        c2, c3 = real(centre[j + 2]), real(centre[j + 3])
         for i in range(stop - start):
             total = out[i]
             difference = points[j, start + i] - c0
@@ -37,7 +40,7 @@ def _squared_distances(points, centre, start, stop, out):
             out[i] = total
         j += 4
     while j < n_dims:
-        c0 = centre[j]
+        c0 = real(centre[j])
         for i in range(stop - start):
             difference = points[j, start + i] - c0
             out[i] += difference * difference
@@ -55,30 +58,30 @@ def _seed_centres(points, uniforms, centres, closest, trial, best):
     n_centres, n_trials = uniforms.shape
     first = min(int(uniforms[0, 0] * n_points), n_points - 1)
     for j in range(n_dims):
-        centres[0, j] = points[j, first]
+        centres[0, j] = np.float64(points[j, first])
     _squared_distances(points, centres[0], 0, n_points, closest)
     candidate = np.empty(n_dims)
     for p in range(1, n_centres):
         total = 0.0
         for i in range(n_points):
-            total += closest[i]
+            total += np.float64(closest[i])
         lowest = np.inf
         for t in range(n_trials):
             goal = uniforms[p, t] * total
             running = 0.0
             chosen = n_points - 1
             for i in range(n_points):
-                running += closest[i]
+                running += np.float64(closest[i])
                 if running > goal:
                     chosen = i
                     break
             for j in range(n_dims):
-                candidate[j] = points[j, chosen]
+                candidate[j] = np.float64(points[j, chosen])
             _squared_distances(points, candidate, 0, n_points, trial)
             potential = 0.0
             for i in range(n_points):
                 trial[i] = min(trial[i], closest[i])
-                potential += trial[i]
+                potential += np.float64(trial[i])
             if potential < lowest:
                 lowest = potential
                 for i in range(n_points):
@@ -101,7 +104,7 @@ def _mean_centres(points, labels, centres, sizes):
         sizes[labels[i]] += 1
     for j in range(n_dims):
         for i in range(n_points):
-            centres[labels[i], j] += points[j, i]
+            centres[labels[i], j] += np.float64(points[j, i])
     for p in range(centres.shape[0]):
         for j in range(n_dims):
             centres[p, j] /= max(sizes[p], 1)
@@ -119,10 +122,11 @@ def _assign(points, centres, labels, closest, lane, best, choice):
             choice[i] = 0.0
         for p in range(centres.shape[0]):
             _squared_distances(points, centres[p], start, stop, lane)
+            number = points.dtype.type(p)
             for i in range(stop - start):
                 # A float label: one select of one width, which vectorises.
                 nearer = lane[i] < best[i]
-                choice[i] = p if nearer else choice[i]
+                choice[i] = number if nearer else choice[i]
                 best[i] = lane[i] if nearer else best[i]
         for i in range(stop - start):
             label = int(choice[i])
@@ -169,8 +173,8 @@ def _lloyd(points, centres, labels, sizes, closest, lane, best, choice, max_iter
         changed = _assign(points, centres, labels, closest, lane, best, choice)
         inertia = 0.0
         for i in range(labels.shape[0]):
-            inertia += closest[i]
-        if iteration > 2 and inertia - 8.0 * (before - inertia) > goal:
+            inertia += np.float64(closest[i])
+        if iteration > 0 and inertia - 8.0 * (before - inertia) > goal:
             return False
         before = inertia
         for p in range(sizes.shape[0]):
@@ -192,6 +196,8 @@ def _move_points(points, centres, labels, sizes, lane, best, own, max_iter):
     n_dims, n_points = points.shape
     n_centres = centres.shape[0]
     point = np.empty(n_dims)
+    real = points.dtype.type
+    margin = 1.0 - 16.0 * np.finfo(points.dtype).eps  # rounding must not move points for ever
     for _ in range(max_iter):
         moved = 0
         for start in range(0, n_points, BLOCK):
@@ -202,22 +208,21 @@ def _move_points(points, centres, labels, sizes, lane, best, own, max_iter):
                 own[i] = 0.0
             for p in range(n_centres):
                 _squared_distances(points, centres[p], start, stop, lane)
-                join = sizes[p] / (sizes[p] + 1.0)
-                leave = sizes[p] / (sizes[p] - 1.0) if sizes[p] > 1 else 0.0
+                join = real(sizes[p] / (sizes[p] + 1.0))
+                leave = real(sizes[p] / (sizes[p] - 1.0) if sizes[p] > 1 else 0.0)
                 for i in range(stop - start):
                     if labels[start + i] == p:
                         own[i] = leave * lane[i]
                     else:
                         best[i] = min(best[i], join * lane[i])
             for i in range(stop - start):
-                # The margin keeps rounding from moving points for ever.
-                if best[i] >= own[i] * (1.0 - 1e-10):
+                if np.float64(best[i]) >= np.float64(own[i]) * margin:
                     continue
                 source = labels[start + i]
                 if sizes[source] < 2:
                     continue
                 for j in range(n_dims):
-                    point[j] = points[j, start + i]
+                    point[j] = np.float64(points[j, start + i])
                 target = source
                 lowest = np.inf
                 present = 0.0
@@ -233,7 +238,7 @@ def _move_points(points, centres, labels, sizes, lane, best, own, max_iter):
                         if cost < lowest:
                             lowest = cost
                             target = p
-                if lowest >= present * (1.0 - 1e-10):
+                if lowest >= present * margin:
                     continue
                 for j in range(n_dims):
                     centres[source, j] -= (point[j] - centres[source, j]) / (sizes[source] - 1.0)
@@ -254,7 +259,7 @@ def _inertia(points, labels, centres, sizes):
     for i in range(points.shape[1]):
         distance = 0.0
         for j in range(points.shape[0]):
-            difference = points[j, i] - centres[labels[i], j]
+            difference = np.float64(points[j, i]) - centres[labels[i], j]
             distance += difference * difference
         total += distance
     return total
@@ -269,7 +274,7 @@ def kmeans(points, start, uniforms, swaps, max_iter, labels):
 
     Parameters
     ----------
-    points : float64 array of shape (n_dims, n_points), C-contiguous
+    points : float32 or float64 array of shape (n_dims, n_points), C-contiguous
     start : int64 array of shape (n_points,) or (0,)
         Labels to start from besides the restarts, every cluster non-empty.
     uniforms : float64 array of shape (n_restarts, n_clusters, n_trials)
@@ -290,11 +295,11 @@ def kmeans(points, start, uniforms, swaps, max_iter, labels):
     centres = np.empty((n_centres, n_dims))
     sizes = np.zeros(n_centres, dtype=np.int64)
     trial_labels = np.empty(n_points, dtype=np.int64)
-    closest = np.empty(n_points)
-    lane = np.empty(n_points)
-    scratch = np.empty(n_points)
-    best = np.empty(BLOCK)
-    own = np.empty(BLOCK)
+    closest = np.empty(n_points, dtype=points.dtype)
+    lane = np.empty(n_points, dtype=points.dtype)
+    scratch = np.empty(n_points, dtype=points.dtype)
+    best = np.empty(BLOCK, dtype=points.dtype)
+    own = np.empty(BLOCK, dtype=points.dtype)
     lowest = np.inf
     n_warm = 1 if start.shape[0] > 0 else 0
     for attempt in range(n_warm + n_restarts + swaps.shape[0]):
@@ -308,7 +313,7 @@ def kmeans(points, start, uniforms, swaps, max_iter, labels):
             p = min(int(draw[0] * n_centres), n_centres - 1)
             i = min(int(draw[1] * n_points), n_points - 1)
             for j in range(n_dims):
-                centres[p, j] = points[j, i]
+                centres[p, j] = np.float64(points[j, i])
             for i in range(n_points):
                 trial_labels[i] = labels[i]
         else:

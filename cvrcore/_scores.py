@@ -93,11 +93,15 @@ def advance_scores(moment, diagonal, residual, weights, rate, relative, floor, s
         projection[d] = rate * projection[d]
         floor[d] = keep * floor[d] + rate * relative * (squares[d] / n_clients)
     for k in range(n_clients):
+        # Three short loops: few arrays in each, so that compilers can tell them apart.
         for d in range(n_features):
             delta = np.float64(residual[k, d])
-            u = keep * np.float64(moment[k, d]) + delta * projection[d]
-            q = keep * np.float64(diagonal[k, d]) + rate * (delta * delta)
-            moment[k, d] = u
-            diagonal[k, d] = q
+            moment[k, d] = keep * np.float64(moment[k, d]) + delta * projection[d]
+        for d in range(n_features):
+            delta = np.float64(residual[k, d])
+            diagonal[k, d] = keep * np.float64(diagonal[k, d]) + rate * (delta * delta)
+        for d in range(n_features):
+            u = np.float64(moment[k, d])
+            q = np.float64(diagonal[k, d])
             terms[d] = (u * u) / q if q > floor[d] else 0.0
         scores[k] = _sum_in_lanes(terms)

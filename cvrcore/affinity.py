@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, Final
 
 import numpy as np
@@ -66,18 +65,12 @@ class Affinity:
         self.offsets = np.empty_like(rows)
         self._squares = np.empty(n_clients)
         self._nonzero = np.empty(n_clients)
-        self._hashes: list[int | None] = [None] * n_clients
-        self._copies: Counter[int | None] = Counter()
         self._proximity = np.empty((n_clients, n_clients))
-        everybody = np.arange(n_clients)
-        self._set_offsets(everybody, rows - self.reference, rows.any(axis=1))
-        self._refresh(everybody)
+        self._set_rows(np.arange(n_clients), rows)
 
     def update(self, ids: Ids, models: Float) -> None:
         """Replace the rows of some clients: O(len(ids) K D)."""
-        rows = unit_rows(models)
-        self._set_offsets(ids, rows - self.reference, rows.any(axis=1))
-        self._refresh(ids)
+        self._set_rows(ids, unit_rows(models))
 
     def matrix(self) -> Float:
         """Return the affinity (K, K), diagonal kept, before any row is normalised."""
@@ -87,9 +80,12 @@ class Affinity:
         median = float(np.median(above)) if above.size else 1.0
         return np.exp(self._proximity * (-1.0 / median if median > 0 else -1.0))
 
-    def n_distinct(self) -> int:
-        """Return how many different normalised rows there are."""
-        return len(self._copies)
+    def has_distinct(self, count: int) -> bool:
+        """Return whether there are at least `count` different normalised rows."""
+        # Equal rows have equal squares, so this count is never above the true one.
+        if len(set(self._squares.tolist())) >= count:
+            return True
+        return len(np.unique(self.offsets, axis=0)) >= count
 
     def state(self) -> dict[str, Any]:
         """Return everything as arrays: a recomputed matrix would differ in its last bits."""
@@ -108,59 +104,51 @@ class Affinity:
         found.offsets = np.empty_like(state["offsets"])
         n_clients = found.offsets.shape[0]
         found._squares, found._nonzero = np.empty(n_clients), np.empty(n_clients)
-        found._hashes, found._copies = [None] * n_clients, Counter()
         proximity = check_matrix(state["proximity"], "proximity", (n_clients, n_clients))
         found._proximity = proximity.copy()
-        found._set_offsets(np.arange(n_clients), state["offsets"], state["nonzero"])
+        found._note_offsets(np.arange(n_clients), state["offsets"], state["nonzero"])
         return found
 
-    def _set_offsets(self, ids: Ids, offsets: Float, nonzero: Any) -> None:
-        self.offsets[ids] = offsets
-        self._squares[ids] = np.einsum("kd,kd->k", offsets, offsets, dtype=np.float64)
-        self._nonzero[ids] = nonzero
-        for k, row in zip(ids.tolist(), offsets, strict=True):
-            old, new = self._hashes[k], hash(row.tobytes())
-            self._hashes[k] = new
-            self._copies[new] += 1
-            if old is not None:
-                self._copies[old] -= 1
-                if not self._copies[old]:
-                    del self._copies[old]
-
-    def _refresh(self, ids: Ids) -> None:
-        """Recompute the rows and columns of `ids`."""
-        rows = np.empty((ids.size, self.offsets.shape[0]))
+    def _set_rows(self, ids: Ids, rows: Float) -> None:
+        """Take unit rows of some clients; recompute their rows and columns."""
+        offsets = rows - self.reference
+        self._note_offsets(ids, offsets, rows.any(axis=1))
+        fresh = np.empty((ids.size, self.offsets.shape[0]))
 
         def fill(start: int, stop: int) -> None:
-            rows[start:stop] = self._kernel_rows(ids[start:stop])
+            self._kernel_rows(ids[start:stop], offsets[start:stop], fresh[start:stop])
 
         with single_blas_thread():
             run_chunks(fill, ids.size, _CHUNK)
-        self._proximity[ids] = rows
-        self._proximity[:, ids] = rows.T
+        self._proximity[ids] = fresh
+        self._proximity[:, ids] = fresh.T
 
-    def _kernel_rows(self, ids: Ids) -> Float:
+    def _note_offsets(self, ids: Ids, offsets: Float, nonzero: Any) -> None:
+        self.offsets[ids] = offsets
+        self._squares[ids] = np.einsum("kd,kd->k", offsets, offsets, dtype=np.float64)
+        self._nonzero[ids] = nonzero
+
+    def _kernel_rows(self, ids: Ids, offsets: Float, rows: Float) -> None:
+        """Write the kernel between some clients and all into `rows`."""
         if self.kernel == "laplacian":
-            rows = np.empty((ids.size, self.offsets.shape[0]))
-            _backend.manhattan_rows(self.offsets[ids], self.offsets, rows)
+            _backend.manhattan_rows(offsets, self.offsets, rows)
         else:
-            rows = (self.offsets[ids] @ self.offsets.T).astype(np.float64, copy=False)
-            rows *= -2.0
+            np.multiply(offsets @ self.offsets.T, -2.0, out=rows)
             rows += self._squares
             rows += self._squares[ids, None]
             np.maximum(rows, 0.0, out=rows)
             rows[np.arange(ids.size), ids] = 0.0
-        if self.gamma == "median":
-            return rows
-        assert not isinstance(self.gamma, str)
+        if isinstance(self.gamma, str):  # "median": scaled as a whole, in `matrix`
+            return
         if self.kernel in ("rbf", "laplacian"):
             rows *= -self.gamma
-            return np.exp(rows, out=rows)
+            np.exp(rows, out=rows)
+            return
         # For unit rows x.y = 1 - |x - y|^2 / 2; a zero row has norm 0 and x.y = 0.
         cosines = 0.5 * (self._nonzero[ids, None] + self._nonzero - rows)
         if self.kernel == "sigmoid":
             cosines = np.tanh(self.gamma * cosines)
-        return np.clip(0.5 * (1.0 + cosines), 0.0, 1.0)
+        np.clip(0.5 * (1.0 + cosines), 0.0, 1.0, out=rows)
 
 
 def influence(models: ArrayLike, kernel: str = "rbf", gamma: float | str = 1.0) -> Float:

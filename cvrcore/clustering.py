@@ -40,7 +40,7 @@ def cluster_points(
     # As many trials per centre as scikit-learn takes in greedy k-means++.
     uniforms = rng.random((effort.restarts, n_clusters, 2 + int(np.log(n_clusters))))
     swaps = rng.random((effort.swaps, 2))
-    columns = np.ascontiguousarray(points.T, dtype=np.float64)
+    columns = np.ascontiguousarray(points.T)
     _backend.kmeans(columns, start, uniforms, swaps, _MAX_ITER, labels)
     return number_by_appearance(labels)
 
@@ -94,11 +94,13 @@ def spectral_coalitions(
     Fewer than `n_coalitions` distinct rows hold no partition: clients are then dealt
     at random.
     """
-    if affinity.n_distinct() < n_coalitions:
+    if not affinity.has_distinct(n_coalitions):
         n_clients = affinity.offsets.shape[0]
         return balanced_partition(n_clients, n_coalitions, rng), None
     positive = affinity.kernel in POSITIVE_KERNELS
     points, basis = spectral_points(affinity.matrix(), n_coalitions, basis, positive)
+    # Eigenvectors are bounded and warm ones are float32: no digit is lost, and half the time.
+    points = (points / max(np.abs(points).max(), 1e-300)).astype(np.float32)
     return cluster_points(points, n_coalitions, rng, effort, start), basis
 
 

@@ -1,17 +1,15 @@
-"""Online covariance of residuals: Algorithm 1, lines 13 to 18.
+"""Online covariance of residuals, stateless: Algorithm 1, lines 13 to 18.
 
-`update_covariance` is the paper's dense recursion, stateless. `CovarianceStore` holds the
-same matrices in one of two exact forms, chosen by size.
+`cvrcore.store` keeps the same matrices between rounds.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import _backend
 from ._validation import (
     Float,
     Ids,
@@ -22,13 +20,8 @@ from ._validation import (
     check_number,
 )
 from .scores import DIAGONAL_FLOOR, check_covariance
-from .threads import run_chunks
 
 PREDICTORS: Final = ("regression", "cosine")
-STORES: Final = ("auto", "dense", "factored", "none")
-_DEFERRED: Final = 8  # residuals that wait before one pass folds them into the dense part
-_CHUNK_ROUNDS: Final = 32  # residuals in one block of the factored history
-_TASK: Final = 2_000_000  # multiply-adds per task: smaller ones cost more than they save
 
 
 def representatives(clients: Ids, coalitions: Ids) -> Ids:
@@ -120,159 +113,3 @@ def update_covariance(
     for d in range(n_features):  # one outer product at a time stays in cache
         updated[d] += rate * np.outer(delta[:, d], delta[:, d])
     return updated
-
-
-class CovarianceStore:
-    """C^d for every d, exactly, as a dense part plus residuals not yet folded into it.
-
-    ``C = scale * (base + sum_s r_s r_s^T)``. "factored" never folds: O(K t D) memory and
-    time. "dense" folds every eight rounds into packed triangles: O(K^2 D / 2). "auto"
-    begins factored and becomes dense when that is the smaller, after K / 2 rounds.
-
-    Parameters
-    ----------
-    n_clients, n_features : int
-    kind : {"auto", "dense", "factored"}
-    dtype : float32 or float64
-    """
-
-    def __init__(self, n_clients: int, n_features: int, kind: str, dtype: Any) -> None:
-        self.n_clients, self.n_features = n_clients, n_features
-        self.kind, self.dtype = kind, np.dtype(dtype)
-        self.scale = 1.0
-        self.ones = 1.0  # share of C(1), all ones, in `base`, in units of scale
-        self.base: Float | None = None
-        self.chunks: list[Float] = []
-        self.used = 0  # residuals in the last chunk; the others are full
-        if kind == "dense":
-            self._make_dense()
-
-    @property
-    def form(self) -> str:
-        """Return "dense" or "factored": what the store is at present."""
-        return "factored" if self.base is None else "dense"
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes held."""
-        dense = 0 if self.base is None else self.base.nbytes
-        return dense + sum(chunk.nbytes for chunk in self.chunks)
-
-    def entries(self, representative: Ids) -> Float:
-        """Return ``C_kj / scale`` for each client k and its representative j.
-
-        Rows of clients without one, and of representatives, mean nothing.
-        """
-        out = np.full((self.n_clients, self.n_features), self.ones)
-        asked = np.flatnonzero(
-            (representative >= 0) & (representative != np.arange(self.n_clients))
-        )
-        asked = asked[np.argsort(representative[asked], kind="stable")]
-        pairs = np.stack([asked, representative[asked]], axis=1)
-        if self.base is not None and asked.size:
-            high, low = pairs.max(axis=1), pairs.min(axis=1)
-            out[asked] = self.base[high * (high + 1) // 2 + low]
-        for chunk, used in self._history():
-            step = max(1, _TASK // (used * self.n_features))
-
-            def add(start: int, stop: int, chunk: Float = chunk, used: int = used) -> None:
-                _backend.add_history(chunk, used, pairs[start:stop], out)
-
-            run_chunks(add, asked.size, step)
-        return out
-
-    def append(self, residual: Float, rate: float) -> None:
-        """Take one step: ``C <- (1 - rate) C + rate r r^T``."""
-        self.scale *= 1.0 - rate
-        if self.scale < 1e-60:
-            self._rescale()
-        if self.base is None and self.kind == "auto" and 2 * self._stored() >= self.n_clients:
-            self._make_dense()
-        self._push(residual * self.dtype.type(np.sqrt(rate / self.scale)))
-        if self.base is not None and self.used == _DEFERRED:
-            self._fold()
-
-    def dense(self) -> Float:
-        """Return C as an array of shape (n_features, n_clients, n_clients), float64."""
-        rows, columns = np.tril_indices(self.n_clients)
-        packed = np.full((rows.size, self.n_features), self.ones)
-        if self.base is not None:
-            packed[:] = self.base
-        for chunk, used in self._history():
-            for s in range(used):
-                step = chunk[:, s].astype(np.float64)
-                packed += step[rows] * step[columns]
-        full = np.empty((self.n_features, self.n_clients, self.n_clients))
-        full[:, rows, columns] = full[:, columns, rows] = self.scale * packed.T
-        return full
-
-    def grow(self, n_clients: int) -> None:
-        """Add clients, whose residual has been 0 so far."""
-        added = n_clients - self.n_clients
-        if self.base is not None:
-            size = n_clients * (n_clients + 1) // 2
-            base = np.full((size, self.n_features), self.ones, dtype=self.dtype)
-            base[: self.base.shape[0]] = self.base
-            self.base = base
-        self.chunks = [np.pad(chunk, ((0, added), (0, 0), (0, 0))) for chunk in self.chunks]
-        self.n_clients = n_clients
-
-    def state(self) -> dict[str, Any]:
-        """Return everything as arrays and plain values."""
-        used = [chunk[:, :n].copy() for chunk, n in self._history()]
-        base = None if self.base is None else self.base.copy()
-        return {"scale": self.scale, "ones": self.ones, "base": base, "history": used}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
-        self.scale, self.ones = float(state["scale"]), float(state["ones"])
-        self.base, self.chunks, self.used = state["base"], [], 0
-        for block in state["history"]:
-            if block.shape[0] != self.n_clients or block.shape[2] != self.n_features:
-                raise ValueError(f"history must be of {self.n_clients} clients, got {block.shape}")
-            for s in range(block.shape[1]):
-                self._push(block[:, s])
-
-    def _stored(self) -> int:
-        return sum(used for _, used in self._history())
-
-    def _history(self) -> list[tuple[Float, int]]:
-        """Return each chunk with the number of residuals in it."""
-        last = len(self.chunks) - 1
-        counts = [self.used if i == last else chunk.shape[1] for i, chunk in enumerate(self.chunks)]
-        return [(chunk, n) for chunk, n in zip(self.chunks, counts, strict=True) if n]
-
-    def _push(self, scaled: Float) -> None:
-        if not self.chunks or self.used == self.chunks[-1].shape[1]:
-            capacity = _CHUNK_ROUNDS if self.base is None else _DEFERRED
-            shape = (self.n_clients, capacity, self.n_features)
-            self.chunks.append(np.empty(shape, dtype=self.dtype))
-            self.used = 0
-        self.chunks[-1][:, self.used] = scaled
-        self.used += 1
-
-    def _make_dense(self) -> None:
-        size = self.n_clients * (self.n_clients + 1) // 2
-        self.base = np.full((size, self.n_features), self.ones, dtype=self.dtype)
-        self._fold()
-        self.chunks, self.used = [], 0
-
-    def _fold(self) -> None:
-        """Add all waiting residuals to the dense part."""
-        for chunk, used in self._history():
-            step = max(1, _TASK // (used * self.n_features * self.n_clients))
-
-            def fold(start: int, stop: int, chunk: Float = chunk, used: int = used) -> None:
-                _backend.fold_history(self.base, chunk, used, start, stop)
-
-            run_chunks(fold, self.n_clients, step)
-        self.used = 0
-
-    def _rescale(self) -> None:
-        """Bring scale back to 1 before it underflows (a constant rate gets there)."""
-        if self.base is not None:
-            self.base *= self.scale
-        for chunk, used in self._history():
-            chunk[:, :used] *= np.sqrt(self.scale)
-        self.ones *= self.scale
-        self.scale = 1.0

@@ -100,10 +100,14 @@ def draw(
     Gumbel keys: the largest key is a draw from the law, the next a draw from what is
     left, and so on. Clients of probability zero come last, by score.
     """
-    keys = log_weights - np.log(-np.log1p(-rng.random(groups.members.size)))
-    rank = np.zeros(keys.size) if scores is None else -scores[groups.members]
+    keys = np.log(-np.log1p(-rng.random(groups.members.size))) - log_weights  # smallest first
     group = np.repeat(np.arange(groups.sizes.size), groups.sizes)
-    order = np.lexsort((rank, -keys, group))
+    if scores is None:
+        order = np.lexsort((keys, group))
+    else:
+        order = np.lexsort((-scores[groups.members], keys, group))
+    if places.size == places.sum():
+        return groups.members[order[groups.starts]]
     position = np.arange(keys.size) - np.repeat(groups.starts, groups.sizes)
     return groups.members[order[position < np.repeat(places, groups.sizes)]]
 

@@ -15,10 +15,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from . import _backend
 from ._validation import Float
 from .threads import run_chunks, single_blas_thread
 
-TOLERANCE: Final = 1e-4  # residual of each eigenpair, relative to the smallest wanted value
+TOLERANCE: Final = 1e-3  # residual of each eigenpair, relative to the smallest wanted value
 _DENSE_LIMIT: Final = 1500  # clients up to which LAPACK solves a cold problem
 _MAX_SWEEPS: Final = 5
 _MAX_DEGREE: Final = 24
@@ -30,6 +31,8 @@ class Basis:
     """A converged block of eigenvectors, guard vectors included, to start from next time."""
 
     vectors: Float  # (n_clients, n_wanted + guard), orthonormal
+    values: Float  # Ritz values, largest first
+    degree: int = 4  # of the filter that the next problem is likely to need
     products: int = 0  # matrix-block products spent, 0 for a direct solver
 
 
@@ -48,10 +51,9 @@ class NormalisedAffinity:
         self.matrix = np.empty(affinity.shape, dtype=dtype)
 
         def fill(start: int, stop: int) -> None:
-            rows = affinity[start:stop] * self.inverse_root
-            rows *= self.inverse_root[start:stop, None]
-            rows -= self.lead[start:stop, None] * self.lead
-            self.matrix[start:stop] = rows
+            _backend.normalise_rows(
+                affinity, self.inverse_root, self.lead, start, stop, self.matrix
+            )
 
         run_chunks(fill, affinity.shape[0], _CHUNK)
 
@@ -99,52 +101,51 @@ def spectral_points(
     with single_blas_thread():
         if start is not None and positive and start.vectors.shape == (n_clients, block):
             operator = NormalisedAffinity(affinity, np.float32)
-            basis = filtered_subspace(operator, start.vectors, n_wanted)
+            basis = filtered_subspace(operator, start, n_wanted)
             if basis is not None:
                 return operator.embed(basis.vectors[:, :n_wanted]), basis
         operator = NormalisedAffinity(affinity)
-        basis = Basis(direct_eigenvectors(operator, min(block, n_clients - 1)))
+        basis = direct_basis(operator, min(block, n_clients - 1))
     return operator.embed(basis.vectors[:, :n_wanted]), basis
 
 
-def filtered_subspace(operator: NormalisedAffinity, start: Float, n_wanted: int) -> Basis | None:
+def filtered_subspace(operator: NormalisedAffinity, start: Basis, n_wanted: int) -> Basis | None:
     """Run Chebyshev-filtered subspace iteration; None if it does not converge.
 
-    Each sweep damps what lies below the block's smallest Ritz value, by a polynomial whose
-    degree is chosen for the error that is left.
+    Each sweep damps what lies below the block's smallest Ritz value. The first takes the
+    degree that the last problem needed; later ones are chosen for the error that is left.
     """
-    lead = operator.lead.astype(operator.matrix.dtype)[:, None]
-    vectors = start.astype(operator.matrix.dtype)
-    vectors -= lead * (lead.T @ vectors)
-    vectors = _orthonormal(vectors)
+    vectors = start.vectors.astype(operator.matrix.dtype, copy=False)
+    values, degree, spent = start.values, start.degree, 0
+    image = operator.apply(vectors)
     for _ in range(_MAX_SWEEPS):
-        image = operator.apply(vectors)
-        values, rotation = np.linalg.eigh(vectors.T @ image)
-        values, rotation = values[::-1].astype(np.float64), rotation[:, ::-1]
-        vectors, image = vectors @ rotation, image @ rotation
-        largest, smallest, edge = float(values[0]), float(values[n_wanted - 1]), float(values[-1])
-        if not (edge > 0 and smallest > 1e-3 * largest and largest < 1e-2 / TOLERANCE):
-            return None  # beyond the digits of float32, or no filter interval: solve directly
-        residual = image[:, :n_wanted] - vectors[:, :n_wanted] * values[:n_wanted].astype(
-            vectors.dtype
-        )
-        excess = math.sqrt(float(np.square(residual).sum(axis=0).max())) / (TOLERANCE * smallest)
+        largest, smallest, edge = values[0], values[n_wanted - 1], values[-1]
+        if not edge > 0 or smallest < 1e-3 * largest:
+            return None  # no interval to damp, or beyond the digits of float32
+        degree = min(degree, _steepest(2.0 * largest / edge - 1.0, 2.0 * smallest / edge - 1.0))
+        vectors = _chebyshev(operator, vectors, image, edge / 2, largest, degree)
+        spent += degree
+        vectors, image, values = _rayleigh_ritz(operator, vectors)
+        if not values[n_wanted - 1] > 0:
+            return None
+        ritz = values[:n_wanted].astype(image.dtype)
+        residual = image[:, :n_wanted] - vectors[:, :n_wanted] * ritz
+        error = math.sqrt(float(np.square(residual).sum(axis=0).max()))
+        excess = error / (TOLERANCE * float(values[n_wanted - 1]))
+        growth = math.acosh(max(2.0 * values[n_wanted - 1] / max(values[-1], 1e-300) - 1, 1.0001))
         if excess <= 1.0:
-            return Basis(vectors, operator.products)
-        degree = _degree(2.0 * smallest / edge - 1.0, 2.0 * largest / edge - 1.0, 4.0 * excess)
-        vectors = _orthonormal(_chebyshev(operator, vectors, image, edge / 2, largest, degree))
+            # Aim at half the tolerance next time: too much work costs less than a second sweep.
+            spare = math.log(0.5 / max(excess, 1e-6)) / growth
+            likely = int(np.clip(round(spent - min(spare, 1.0)), 2, _MAX_DEGREE))
+            return Basis(vectors, values, likely, operator.products)
+        degree = int(np.clip(math.ceil(math.acosh(4.0 * excess) / growth), 2, _MAX_DEGREE))
     return None
 
 
-def _degree(worst: float, best: float, gain: float) -> int:
-    """Return the degree at which the worst wanted vector gains `gain` on the damped ones.
-
-    Bounded by what keeps the best within 1e4 of the worst: beyond, float32 loses the small.
-    """
-    wanted = math.acosh(gain) / math.acosh(max(worst, 1.0 + 1e-6))
-    spread = math.acosh(max(best, 1.0 + 1e-6)) - math.acosh(max(worst, 1.0 + 1e-6))
-    allowed = math.log(1e4) / max(spread, 1e-9)
-    return int(min(max(math.ceil(min(wanted, allowed)), 2), _MAX_DEGREE))
+def _steepest(best: float, worst: float) -> int:
+    """Return the degree that keeps the best vector within 1e4 of the worst in float32."""
+    spread = math.acosh(max(best, 1.0)) - math.acosh(max(worst, 1.0))
+    return max(2, int(math.log(1e4) / max(spread, 1e-3)))
 
 
 def _chebyshev(
@@ -169,26 +170,35 @@ def _chebyshev(
     return now
 
 
-def _orthonormal(block: Float) -> Float:
-    """Orthonormalise columns: Cholesky where it is safe, Householder where it is not."""
-    block = block / np.sqrt(np.square(block).sum(axis=0))
+def _rayleigh_ritz(operator: NormalisedAffinity, block: Float) -> tuple[Float, Float, Float]:
+    """Return orthonormal Ritz vectors of a block's span, their images and values."""
+    block = block / np.sqrt(np.einsum("kp,kp->p", block, block))
+    image = operator.apply(block)
+    wide = block.astype(np.float64)
     try:
-        lower = np.linalg.cholesky((block.T @ block).astype(np.float64))
-        if lower.diagonal().min() > 1e-2:
-            result: Float = block @ np.linalg.inv(lower).T.astype(block.dtype)
-            return result
+        # Through the Gram matrix, where columns are not so parallel that float32 would tell.
+        lower = np.linalg.cholesky(wide.T @ wide)
+        safe = lower.diagonal().min() > 1e-5
     except np.linalg.LinAlgError:
-        pass
-    return np.linalg.qr(block)[0]
+        safe = False
+    if safe:
+        inverse = np.linalg.inv(lower)
+    else:
+        block = np.linalg.qr(block)[0]
+        image, inverse = operator.apply(block), np.eye(block.shape[1])
+        wide = block.astype(np.float64)
+    values, rotation = np.linalg.eigh(inverse @ (wide.T @ image) @ inverse.T)
+    turn = (inverse.T @ rotation[:, ::-1]).astype(block.dtype)
+    return block @ turn, image @ turn, values[::-1].copy()
 
 
-def direct_eigenvectors(operator: NormalisedAffinity, n_vectors: int) -> Float:
-    """Return leading eigenvectors, largest first, by LAPACK or (large problems) ARPACK."""
+def direct_basis(operator: NormalisedAffinity, n_vectors: int) -> Basis:
+    """Solve without a start, by LAPACK or (large problems) ARPACK."""
     n_clients = operator.lead.shape[0]
     linalg = importlib.import_module("scipy.linalg")
     with single_blas_thread():  # SciPy's BLAS may have been loaded just now
         if n_clients <= _DENSE_LIMIT or n_vectors > n_clients // 4:
-            _, vectors = linalg.eigh(
+            values, vectors = linalg.eigh(
                 operator.matrix,
                 subset_by_index=[n_clients - n_vectors, n_clients - 1],
                 driver="evr",
@@ -202,5 +212,5 @@ def direct_eigenvectors(operator: NormalisedAffinity, n_vectors: int) -> Float:
                 dtype=np.float64,
             )
             begin = np.random.default_rng(0).standard_normal(n_clients)
-            _, vectors = sparse.eigsh(linear, k=n_vectors, which="LA", v0=begin, tol=1e-6)
-    return np.ascontiguousarray(vectors[:, ::-1])
+            values, vectors = sparse.eigsh(linear, k=n_vectors, which="LA", v0=begin, tol=1e-6)
+    return Basis(np.ascontiguousarray(vectors[:, ::-1]), values[::-1].copy())

@@ -60,14 +60,23 @@ def _crew(size: int, pid: int) -> ThreadPoolExecutor:
 def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> None:
     """Call ``work(start, stop)`` over fixed chunks of ``range(length)``.
 
-    `work` must release the GIL to gain, and write to its own rows only.
+    `work` must release the GIL to gain, and write to its own rows only. The calling thread
+    takes chunks too: a crew that wakes up late delays nothing.
     """
-    bounds = [(start, min(start + chunk, length)) for start in range(0, length, chunk)]
-    size = min(n_threads(), len(bounds))
-    if size <= 1:
-        for start, stop in bounds:
-            work(start, stop)
+    if length <= chunk:
+        work(0, length)
         return
-    futures = [_crew(size, os.getpid()).submit(work, *pair) for pair in bounds]
-    for future in futures:
-        future.result()
+    size = min(n_threads(), -(-length // chunk))
+    starts = iter(range(0, length, chunk))  # next() on it is atomic
+
+    def take() -> None:
+        for start in starts:
+            work(start, min(start + chunk, length))
+
+    if size == 1:
+        take()
+        return
+    others = [_crew(size - 1, os.getpid()).submit(take) for _ in range(size - 1)]
+    take()
+    for other in others:
+        other.result()

@@ -26,3 +26,24 @@ def manhattan_rows(
                 distances[i, k] = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + (
                     (lanes[4] + lanes[5]) + (lanes[6] + lanes[7])
                 )
+
+
+def normalise_rows(
+    const double[:, ::1] affinity,
+    const double[::1] inverse_root,
+    const double[::1] lead,
+    Py_ssize_t start,
+    Py_ssize_t stop,
+    floating[:, ::1] out,
+):
+    """Write rows start .. stop - 1 of S A S - lead lead^T into out, in one pass."""
+    cdef Py_ssize_t i, j
+    cdef double scale, weight
+    with nogil:
+        for i in range(start, stop):
+            scale = inverse_root[i]
+            weight = lead[i]
+            for j in range(affinity.shape[1]):
+                out[i, j] = <floating>(
+                    affinity[i, j] * (scale * inverse_root[j]) - weight * lead[j]
+                )

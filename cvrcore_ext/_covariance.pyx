@@ -3,25 +3,33 @@
 from cython cimport floating
 from libc.math cimport sqrt
 
+cdef extern from "_fold.h":
+    void fold_f64(double*, const double*, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t,
+                  Py_ssize_t) nogil
+    void fold_f32(float*, const float*, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t,
+                  Py_ssize_t) nogil
+
 
 def add_history(
     const floating[:, :, ::1] history,
     Py_ssize_t n_stored,
-    const long long[:, ::1] pairs,
+    const long long[::1] clients,
+    const long long[::1] representative,
+    const long long[::1] begin,
     double[:, ::1] entries,
 ):
-    """Add sum_s r_s[k] r_s[j] to entries[k] for each pair (k, j)."""
-    cdef Py_ssize_t n_features = entries.shape[1], pair, k, j, step, d
+    """Add sum_s r_s[k] r_s[j] to entries[k], j the representative of k, s in order."""
+    cdef Py_ssize_t n_features = entries.shape[1], asked, k, j, step, d
     cdef double total
     cdef const floating* a
     cdef const floating* b
     cdef double* out
     with nogil:
-        for pair in range(pairs.shape[0]):
-            k = pairs[pair, 0]
-            j = pairs[pair, 1]
+        for asked in range(clients.shape[0]):
+            k = clients[asked]
+            j = representative[k]
             out = &entries[k, 0]
-            step = 0
+            step = max(begin[asked], 0)
             while step + 4 <= n_stored:
                 a = &history[k, step, 0]
                 b = &history[j, step, 0]
@@ -41,6 +49,23 @@ def add_history(
                 step += 1
 
 
+def read_base(
+    const floating[:, ::1] base,
+    const long long[::1] clients,
+    const long long[::1] representative,
+    double[:, ::1] entries,
+):
+    """Copy the dense part of C_kj into entries[k], j the representative of k."""
+    cdef Py_ssize_t asked, k, j, row, d
+    with nogil:
+        for asked in range(clients.shape[0]):
+            k = clients[asked]
+            j = representative[k]
+            row = k * (k + 1) // 2 + j if k >= j else j * (j + 1) // 2 + k
+            for d in range(base.shape[1]):
+                entries[k, d] = base[row, d]
+
+
 def fold_history(
     floating[:, ::1] base,
     const floating[:, :, ::1] history,
@@ -49,33 +74,12 @@ def fold_history(
     Py_ssize_t stop,
 ):
     """Add all stored outer products to rows start .. stop - 1 of the packed base."""
-    cdef Py_ssize_t n_features = base.shape[1], i, j, step, d
-    cdef double total
-    cdef const floating* a
-    cdef const floating* b
-    cdef floating* out
+    cdef Py_ssize_t n_features = base.shape[1], stride = history.shape[1] * n_features
     with nogil:
-        for i in range(start, stop):
-            for j in range(i + 1):
-                out = &base[i * (i + 1) // 2 + j, 0]
-                step = 0
-                while step + 4 <= n_stored:
-                    a = &history[i, step, 0]
-                    b = &history[j, step, 0]
-                    for d in range(n_features):
-                        total = out[d]
-                        total += <double>a[d] * <double>b[d]
-                        total += <double>a[n_features + d] * <double>b[n_features + d]
-                        total += <double>a[2 * n_features + d] * <double>b[2 * n_features + d]
-                        total += <double>a[3 * n_features + d] * <double>b[3 * n_features + d]
-                        out[d] = <floating>total
-                    step += 4
-                while step < n_stored:
-                    a = &history[i, step, 0]
-                    b = &history[j, step, 0]
-                    for d in range(n_features):
-                        out[d] = <floating>(<double>out[d] + <double>a[d] * <double>b[d])
-                    step += 1
+        if floating is double:
+            fold_f64(&base[0, 0], &history[0, 0, 0], stride, n_features, n_stored, start, stop)
+        else:
+            fold_f32(&base[0, 0], &history[0, 0, 0], stride, n_features, n_stored, start, stop)
 
 
 def regression_residual(
@@ -88,7 +92,7 @@ def regression_residual(
     floating[:, ::1] residual,
 ):
     """Write delta_k = theta_k - c_k theta_j, c_k = C_kj / C_jj clipped, Eq. (13)."""
-    cdef Py_ssize_t n_clients = rows.shape[0], n_features = rows.shape[1], k, j, d
+    cdef Py_ssize_t n_clients = rows.shape[0], n_features = rows.shape[1], k, j, d, beyond
     cdef double variance, bound, entry, coefficient
     with nogil:
         for k in range(n_clients):
@@ -96,6 +100,17 @@ def regression_residual(
             if j < 0 or j == k:
                 for d in range(n_features):
                     residual[k, d] = 0.0
+                continue
+            beyond = 0
+            for d in range(n_features):
+                variance = diagonal[j, d]
+                entry = scale * entries[k, d]
+                beyond += entry * entry > <double>diagonal[k, d] * variance
+                coefficient = entry / variance if variance > floor[d] else 0.0
+                residual[k, d] = <floating>(
+                    <double>rows[k, d] - coefficient * <double>rows[j, d]
+                )
+            if beyond == 0:
                 continue
             for d in range(n_features):
                 variance = diagonal[j, d]

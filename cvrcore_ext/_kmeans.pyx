@@ -2,21 +2,23 @@
 
 import numpy as np
 
+from cython cimport floating
 from libc.math cimport INFINITY
 
 # 64 below is BLOCK of the Numba twin: Cython needs a literal step to keep a loop in C.
 
 cdef void _squared_distances(
-    const double[:, ::1] points, const double* centre, Py_ssize_t start, Py_ssize_t stop,
-    double* out,
+    const floating[:, ::1] points, const double* centre, Py_ssize_t start, Py_ssize_t stop,
+    floating* out,
 ) noexcept nogil:
     cdef Py_ssize_t n_dims = points.shape[0], width = points.shape[1], i, j = 0
-    cdef double c0, c1, c2, c3, total, difference
-    cdef const double* row
+    cdef floating c0, c1, c2, c3, total, difference
+    cdef const floating* row
     for i in range(stop - start):
         out[i] = 0.0
     while j + 4 <= n_dims:
-        c0, c1, c2, c3 = centre[j], centre[j + 1], centre[j + 2], centre[j + 3]
+        c0, c1 = <floating>centre[j], <floating>centre[j + 1]
+        c2, c3 = <floating>centre[j + 2], <floating>centre[j + 3]
         row = &points[j, start]
         for i in range(stop - start):
             total = out[i]
@@ -31,7 +33,7 @@ cdef void _squared_distances(
             out[i] = total
         j += 4
     while j < n_dims:
-        c0 = centre[j]
+        c0 = <floating>centre[j]
         row = &points[j, start]
         for i in range(stop - start):
             difference = row[i] - c0
@@ -40,8 +42,8 @@ cdef void _squared_distances(
 
 
 cdef void _seed_centres(
-    const double[:, ::1] points, const double[:, ::1] uniforms, double[:, ::1] centres,
-    double[::1] closest, double[::1] trial, double[::1] best, double[::1] candidate,
+    const floating[:, ::1] points, const double[:, ::1] uniforms, double[:, ::1] centres,
+    floating[::1] closest, floating[::1] trial, floating[::1] best, double[::1] candidate,
 ) noexcept nogil:
     cdef Py_ssize_t n_dims = points.shape[0], n_points = points.shape[1]
     cdef Py_ssize_t n_centres = uniforms.shape[0], n_trials = uniforms.shape[1]
@@ -83,7 +85,7 @@ cdef void _seed_centres(
 
 
 cdef void _mean_centres(
-    const double[:, ::1] points, const long long[::1] labels, double[:, ::1] centres,
+    const floating[:, ::1] points, const long long[::1] labels, double[:, ::1] centres,
     long long[::1] sizes,
 ) noexcept nogil:
     cdef Py_ssize_t n_dims = points.shape[0], n_points = points.shape[1], i, j, p
@@ -102,12 +104,12 @@ cdef void _mean_centres(
 
 
 cdef Py_ssize_t _assign(
-    const double[:, ::1] points, const double[:, ::1] centres, long long[::1] labels,
-    double[::1] closest, double* lane, double* best, double* choice,
+    const floating[:, ::1] points, const double[:, ::1] centres, long long[::1] labels,
+    floating[::1] closest, floating* lane, floating* best, floating* choice,
 ) noexcept nogil:
     cdef Py_ssize_t n_points = points.shape[1], start, stop, i, p, changed = 0
     cdef long long label
-    cdef double number
+    cdef floating number
     for start in range(0, n_points, 64):
         stop = min(start + 64, n_points)
         for i in range(stop - start):
@@ -115,7 +117,7 @@ cdef Py_ssize_t _assign(
             choice[i] = 0.0
         for p in range(centres.shape[0]):
             _squared_distances(points, &centres[p, 0], start, stop, lane)
-            number = p
+            number = <floating>p
             for i in range(stop - start):
                 choice[i] = number if lane[i] < best[i] else choice[i]
                 best[i] = lane[i] if lane[i] < best[i] else best[i]
@@ -129,7 +131,7 @@ cdef Py_ssize_t _assign(
 
 
 cdef Py_ssize_t _fill_empty(
-    long long[::1] labels, double[::1] closest, long long[::1] sizes
+    long long[::1] labels, floating[::1] closest, long long[::1] sizes
 ) noexcept nogil:
     cdef Py_ssize_t i, p, farthest, moved = 0
     cdef double distance
@@ -153,9 +155,9 @@ cdef Py_ssize_t _fill_empty(
 
 
 cdef bint _lloyd(
-    const double[:, ::1] points, double[:, ::1] centres, long long[::1] labels,
-    long long[::1] sizes, double[::1] closest, double* lane, double* best, double* choice,
-    Py_ssize_t max_iter, double goal,
+    const floating[:, ::1] points, double[:, ::1] centres, long long[::1] labels,
+    long long[::1] sizes, floating[::1] closest, floating* lane, floating* best,
+    floating* choice, Py_ssize_t max_iter, double goal,
 ) noexcept nogil:
     cdef Py_ssize_t few = labels.shape[0] // 100, changed, iteration, i, p
     cdef double before = INFINITY, inertia
@@ -164,7 +166,7 @@ cdef bint _lloyd(
         inertia = 0.0
         for i in range(labels.shape[0]):
             inertia += closest[i]
-        if iteration > 2 and inertia - 8.0 * (before - inertia) > goal:
+        if iteration > 0 and inertia - 8.0 * (before - inertia) > goal:
             return False
         before = inertia
         for p in range(sizes.shape[0]):
@@ -177,14 +179,15 @@ cdef bint _lloyd(
 
 
 cdef void _move_points(
-    const double[:, ::1] points, double[:, ::1] centres, long long[::1] labels,
-    long long[::1] sizes, double* lane, double* best, double* own, double[::1] point,
-    Py_ssize_t max_iter,
+    const floating[:, ::1] points, double[:, ::1] centres, long long[::1] labels,
+    long long[::1] sizes, floating* lane, floating* best, floating* own, double[::1] point,
+    double margin, Py_ssize_t max_iter,
 ) noexcept nogil:
     cdef Py_ssize_t n_dims = points.shape[0], n_points = points.shape[1]
     cdef Py_ssize_t n_centres = centres.shape[0]
     cdef Py_ssize_t iteration, moved, start, stop, i, j, p, source, target
-    cdef double join, leave, lowest, present, distance, difference, cost
+    cdef floating join, leave, near
+    cdef double lowest, present, distance, difference, cost
     for iteration in range(max_iter):
         moved = 0
         for start in range(0, n_points, 64):
@@ -194,16 +197,16 @@ cdef void _move_points(
                 own[i] = 0.0
             for p in range(n_centres):
                 _squared_distances(points, &centres[p, 0], start, stop, lane)
-                join = sizes[p] / (sizes[p] + 1.0)
-                leave = sizes[p] / (sizes[p] - 1.0) if sizes[p] > 1 else 0.0
+                join = <floating>(sizes[p] / (sizes[p] + 1.0))
+                leave = <floating>(sizes[p] / (sizes[p] - 1.0) if sizes[p] > 1 else 0.0)
                 for i in range(stop - start):
                     if labels[start + i] == p:
                         own[i] = leave * lane[i]
                     else:
-                        cost = join * lane[i]
-                        best[i] = cost if cost < best[i] else best[i]
+                        near = join * lane[i]
+                        best[i] = near if near < best[i] else best[i]
             for i in range(stop - start):
-                if best[i] >= own[i] * (1.0 - 1e-10):
+                if <double>best[i] >= <double>own[i] * margin:
                     continue
                 source = labels[start + i]
                 if sizes[source] < 2:
@@ -225,7 +228,7 @@ cdef void _move_points(
                         if cost < lowest:
                             lowest = cost
                             target = p
-                if lowest >= present * (1.0 - 1e-10):
+                if lowest >= present * margin:
                     continue
                 for j in range(n_dims):
                     centres[source, j] -= (point[j] - centres[source, j]) / (sizes[source] - 1.0)
@@ -239,7 +242,7 @@ cdef void _move_points(
 
 
 cdef double _inertia(
-    const double[:, ::1] points, const long long[::1] labels, double[:, ::1] centres,
+    const floating[:, ::1] points, const long long[::1] labels, double[:, ::1] centres,
     long long[::1] sizes,
 ) noexcept nogil:
     cdef Py_ssize_t i, j
@@ -248,14 +251,14 @@ cdef double _inertia(
     for i in range(points.shape[1]):
         distance = 0.0
         for j in range(points.shape[0]):
-            difference = points[j, i] - centres[labels[i], j]
+            difference = <double>points[j, i] - centres[labels[i], j]
             distance += difference * difference
         total += distance
     return total
 
 
 def kmeans(
-    const double[:, ::1] points,
+    const floating[:, ::1] points,
     const long long[::1] start,
     const double[:, :, ::1] uniforms,
     const double[:, ::1] swaps,
@@ -269,13 +272,14 @@ def kmeans(
     cdef double[:, ::1] centres = np.empty((n_centres, n_dims))
     cdef long long[::1] sizes = np.zeros(n_centres, dtype=np.int64)
     cdef long long[::1] trial_labels = np.empty(n_points, dtype=np.int64)
-    cdef double[::1] closest = np.empty(n_points)
-    cdef double[::1] lane = np.empty(n_points)
-    cdef double[::1] scratch = np.empty(n_points)
+    cdef str real = "float64" if floating is double else "float32"
+    cdef floating[::1] closest = np.empty(n_points, dtype=real)
+    cdef floating[::1] lane = np.empty(n_points, dtype=real)
+    cdef floating[::1] scratch = np.empty(n_points, dtype=real)
     cdef double[::1] point = np.empty(n_dims)
-    cdef double[64] best
-    cdef double[64] own
-    cdef double lowest = INFINITY, inertia
+    cdef floating[64] best
+    cdef floating[64] own
+    cdef double lowest = INFINITY, inertia, margin = 1.0 - 16.0 * np.finfo(real).eps
     with nogil:
         for attempt in range(n_warm + n_restarts + swaps.shape[0]):
             if attempt < n_warm:
@@ -303,7 +307,8 @@ def kmeans(
             ):
                 continue
             _move_points(
-                points, centres, trial_labels, sizes, &lane[0], best, own, point, max_iter
+                points, centres, trial_labels, sizes, &lane[0], best, own, point, margin,
+                max_iter,
             )
             inertia = _inertia(points, trial_labels, centres, sizes)
             if inertia < lowest:

@@ -81,9 +81,14 @@ def advance_scores(
         for k in range(n_clients):
             for d in range(n_features):
                 delta = residual[k, d]
-                u = keep * <double>moment[k, d] + delta * projection[d]
-                q = keep * <double>diagonal[k, d] + rate * (delta * delta)
-                moment[k, d] = <floating>u
-                diagonal[k, d] = <floating>q
+                moment[k, d] = <floating>(keep * <double>moment[k, d] + delta * projection[d])
+            for d in range(n_features):
+                delta = residual[k, d]
+                diagonal[k, d] = <floating>(
+                    keep * <double>diagonal[k, d] + rate * (delta * delta)
+                )
+            for d in range(n_features):
+                u = moment[k, d]
+                q = diagonal[k, d]
                 terms[d] = (u * u) / q if q > floor[d] else 0.0
             scores[k] = _sum_in_lanes(terms)

@@ -106,10 +106,11 @@ def update_covariance(cov, models, clients, labels, rate, predictor="regression"
     )
 
 
-def history_entries(history, pairs, entries):
+def history_entries(history, pairs, begin, entries):
     out = entries.copy()
-    for k, j in pairs:
-        out[k] += np.sum(history[k] * history[j], axis=0)
+    for (k, j), first in zip(pairs, begin, strict=True):
+        first = max(first, 0)
+        out[k] += np.sum(history[k, first:] * history[j, first:], axis=0)
     return out
 
 

@@ -77,8 +77,14 @@ def test_rows_sum_to_one_and_order_does_not_matter():
 
 def test_distinct_rows_are_counted_as_they_come_and_go():
     affinity = Affinity(np.ones((5, 3)), "rbf", 1.0)
-    assert affinity.n_distinct() == 1
+    assert not affinity.has_distinct(2)
     affinity.update(np.array([1, 3]), np.eye(3)[:2])
-    assert affinity.n_distinct() == 3
+    assert affinity.has_distinct(3)
+    assert not affinity.has_distinct(4)
     affinity.update(np.array([1, 3]), np.ones((2, 3)))
-    assert affinity.n_distinct() == 1
+    assert not affinity.has_distinct(2)
+
+
+def test_different_rows_of_equal_norm_are_told_apart():
+    models = np.eye(4)  # offsets from their mean all have the same norm
+    assert Affinity(models, "rbf", 1.0).has_distinct(4)

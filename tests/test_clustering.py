@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 import cvrcore
 from cvrcore.affinity import KERNELS, Affinity
 from cvrcore.clustering import Effort, cluster_points, number_by_appearance
-from cvrcore.spectral import NormalisedAffinity, filtered_subspace, spectral_points
+from cvrcore.spectral import Basis, NormalisedAffinity, filtered_subspace, spectral_points
 
 
 def run_kmeans(kmeans, points, n_clusters, n_init, seed, start=(), n_swaps=0):
@@ -67,11 +67,12 @@ def test_identical_points_still_fill_every_cluster(kernels):
     assert inertia == 0
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("build", ["cython-base", "cython-v3", "cython-v4"])
-def test_every_build_returns_the_same_bits(build):
+def test_every_build_returns_the_same_bits(build, dtype):
     compiled, reference = load_kernels(build), load_kernels("numba")
     for seed in range(10):
-        points = np.random.default_rng(seed).normal(size=(137, 11))
+        points = np.random.default_rng(seed).normal(size=(137, 11)).astype(dtype)
         labels, inertia = run_kmeans(compiled["kmeans"], points, 12, 3, seed, n_swaps=4)
         expected, other = run_kmeans(reference["kmeans"], points, 12, 3, seed, n_swaps=4)
         assert_array_equal(labels, expected)
@@ -125,12 +126,14 @@ def test_warm_start_reaches_the_direct_solution(kind, n_clients):
         exact = np.linalg.eigvalsh(operator.matrix)[::-1][: n_coalitions - 1]
         vectors = basis.vectors[:, : n_coalitions - 1].astype(np.float64)
         ritz = np.linalg.eigvalsh(vectors.T @ operator.matrix @ vectors)[::-1]
-        assert_allclose(ritz, exact, rtol=1e-5)
+        # A residual of 1e-3 leaves errors of its square, over the gap, in the values.
+        assert_allclose(ritz, exact, rtol=1e-4)
 
 
 def test_hopeless_start_is_given_up():
     operator = NormalisedAffinity(np.full((30, 30), 1.0), np.float32)
-    start = np.linalg.qr(np.random.default_rng(9).normal(size=(30, 8)))[0]
+    vectors = np.linalg.qr(np.random.default_rng(9).normal(size=(30, 8)))[0]
+    start = Basis(vectors, np.linspace(0.5, 0.1, 8))
     assert filtered_subspace(operator, start, 4) is None
 
 

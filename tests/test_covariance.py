@@ -4,7 +4,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import cvrcore
-from cvrcore.covariance import CovarianceStore, representatives
+from cvrcore.covariance import cosine_coefficients, representatives
+from cvrcore.store import CovarianceStore
 
 SIZES = [(1, 1, 1), (2, 3, 1), (9, 5, 6), (33, 17, 13)]
 
@@ -26,12 +27,14 @@ def random_problem(n_clients, n_features, seed, n_groups=None):
 def test_history_entries_match_naive(kernels, n_clients, n_features, n_steps, dtype):
     rng = np.random.default_rng(1)
     history = rng.normal(size=(n_clients, n_steps + 2, n_features)).astype(dtype)
-    pairs = np.stack([rng.permutation(n_clients), rng.integers(n_clients, size=n_clients)], axis=1)
+    clients, others = rng.permutation(n_clients), rng.integers(n_clients, size=n_clients)
+    pairs = np.stack([clients, others[clients]], axis=1)
     entries = rng.normal(size=(n_clients, n_features))
+    begin = rng.integers(-1, n_steps + 1, size=n_clients)
     used = history[:, :n_steps].astype(np.float64)
-    expected = naive.history_entries(used, pairs, entries)
+    expected = naive.history_entries(used, pairs, begin, entries)
 
-    kernels["add_history"](history, n_steps, pairs, entries)
+    kernels["add_history"](history, n_steps, clients, others, begin, entries)
 
     assert_allclose(entries, expected, rtol=1e-12, atol=1e-14)
 
@@ -74,7 +77,7 @@ def test_residual_kernels_match_naive(kernels, rtol, n_clients, n_features):
 
     previous = rng.normal(size=rows.shape)
     previous[0] = 0.0
-    coefficients = cvrcore.covariance.cosine_coefficients(previous, representative)
+    coefficients = cosine_coefficients(previous, representative)
     kernels["scaled_residual"](coefficients, rows, representative, residual)
     expected = naive.residual(cov, rows, reporting, labels, "cosine", previous)
     assert_allclose(residual, expected, rtol=rtol, atol=1e-14)

@@ -24,24 +24,26 @@ from .._validation import (
 )
 from ..affinity import KERNELS, Affinity, check_gamma
 from ..clustering import Effort, plane_coalitions, spectral_coalitions, trivial_partition
-from ..covariance import (
-    PREDICTORS,
-    STORES,
-    CovarianceStore,
-    cosine_coefficients,
-    representatives,
-)
+from ..covariance import PREDICTORS, cosine_coefficients, representatives
 from ..sampling import LAWS, SCORES
 from ..scores import DIAGONAL_FLOOR, score_moments
 from ..selection import Selection, draw_selection
 from ..spectral import Basis
+from ..store import STORES, CovarianceStore
 from .base import Probe, Report, Selector
 from .uniform import uniform_selection
 
 #: The paper's text made finite, and what the authors' published scripts compute.
 PRESETS: Final = {"paper": "regression", "scripts": "cosine"}
 _COLD: Final = Effort(restarts=10)  # k-means when no earlier partition is known
-_WARM: Final = Effort(restarts=1, swaps=6)  # and when one is, besides starting from it
+
+
+def warm_effort(n_clients: int) -> Effort:
+    """Return how hard k-means tries besides starting from the last round's partition.
+
+    Fewer swaps where there are many clients: one round's swaps are the next one's start.
+    """
+    return Effort(restarts=0, swaps=min(max(600 // n_clients, 1), 6))
 
 
 class CoalitionSelector(Selector):
@@ -80,7 +82,7 @@ class CoalitionSelector(Selector):
     recluster_every : int, default=1
         Main rounds that coalitions are kept.
     store : {"auto", "dense", "factored", "none"}
-        Form of the covariance, see `cvrcore.covariance.CovarianceStore`. "none" keeps what
+        Form of the covariance, see `cvrcore.store.CovarianceStore`. "none" keeps what
         scores need and no more, for the cosine predictor; "auto" chooses it there.
 
     Examples
@@ -197,7 +199,7 @@ class CoalitionSelector(Selector):
         if self._labels is not None and self._age < self.recluster_every:
             return self._labels
         known = np.empty(0, dtype=np.int64) if self._labels is None else self._labels
-        effort = _COLD if self._labels is None else _WARM
+        effort = _COLD if self._labels is None else warm_effort(self.n_clients)
         labels = trivial_partition(self.n_clients, self.n_select)
         if labels is None and self.n_features <= 2:
             labels = plane_coalitions(self._rows, self.n_select, self._rng, effort, known)

@@ -1,0 +1,1 @@
+"""Benchmarks: every claim of speed has its file here."""

@@ -1,0 +1,150 @@
+"""The server's round and its parts, beside the dense peer, in one run.
+
+Ours is the mean over steady rounds: work that is put off must be paid for.
+"""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from bench.peers import DenseRound
+from bench.workloads import Models, Steady
+from cvrcore import _backend
+from cvrcore.covariance import representatives
+from cvrcore.scores import DIAGONAL_FLOOR
+
+SMALL, LARGE = (100, 300, 10), (1000, 300, 50)
+KINDS = ("planted", "flat")
+THREADS = (1, 2)
+
+
+def run_ours(benchmark, steady, rounds):
+    benchmark.pedantic(
+        steady.round, setup=lambda: ((steady.reports(),), {}), rounds=rounds, iterations=1
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_small_round_ours(benchmark, kind):
+    benchmark.group = f"round K=100 {kind}"
+    run_ours(benchmark, Steady(kind, *SMALL, n_rounds=100), rounds=400)
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_small_round_peer(benchmark, kind, threads):
+    benchmark.group = f"round K=100 {kind}"
+    run_peer(benchmark, kind, SMALL, threads, rounds=15)
+
+
+@pytest.mark.parametrize("n_rounds", [40, 200])
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_round_ours(benchmark, kind, n_rounds):
+    benchmark.group = f"round K=1000 {kind}"
+    benchmark.name = f"ours, {n_rounds} main rounds in"
+    run_ours(benchmark, Steady(kind, *LARGE, n_rounds=n_rounds), rounds=32)
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_round_peer(benchmark, kind, threads):
+    benchmark.group = f"round K=1000 {kind}"
+    run_peer(benchmark, kind, LARGE, threads, rounds=2)
+
+
+def run_peer(benchmark, kind, size, threads, rounds):
+    n_clients, n_features, n_select = size
+    models = Models(kind, n_clients, n_features, n_select)
+    peer = DenseRound(models.initial, models.weights, n_select)
+
+    def one_round():
+        picked = peer.select()
+        peer.observe(models.centres[picked] + noise[: len(picked)])
+
+    noise = models.noise * models.rng.normal(size=(n_select, n_features))
+    with threadpool_limits(threads):
+        benchmark.pedantic(one_round, rounds=rounds, iterations=1, warmup_rounds=1)
+
+
+def labelled(n_clients, n_select):
+    """Coalitions of equal size, and a representative drawn from each."""
+    labels = np.arange(n_clients) % n_select
+    return labels, np.arange(n_select)
+
+
+def test_covariance_step_ours(benchmark):
+    benchmark.group = "covariance step K=100"
+    steady = Steady("planted", *SMALL, n_rounds=100)
+    selector = steady.selector
+    labels, clients = labelled(SMALL[0], SMALL[2])
+    representative = representatives(clients, labels)
+
+    def step():
+        selector._step(selector._residual(representative, None))
+
+    benchmark.pedantic(step, rounds=400, iterations=1)
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_covariance_step_peer(benchmark, threads):
+    benchmark.group = "covariance step K=100"
+    models = Models("planted", *SMALL)
+    peer = DenseRound(models.initial, models.weights, SMALL[2])
+    labels, clients = labelled(SMALL[0], SMALL[2])
+    with threadpool_limits(threads):
+        benchmark.pedantic(
+            peer.update_covariance, args=(clients[labels],), rounds=40, warmup_rounds=2
+        )
+
+
+def test_score_ours(benchmark):
+    """Recursion of C alpha and diag C, floor and score: all that a round's score costs."""
+    benchmark.group = "score K=100"
+    selector = Steady("planted", *SMALL, n_rounds=3).selector
+    residual = 0.1 * np.random.default_rng(0).normal(size=(SMALL[0], SMALL[1]))
+    alpha = selector.weights / selector.weights.sum()
+    arrays = (selector._moment, selector._diagonal, residual, alpha)
+    args = (*arrays, 0.01, DIAGONAL_FLOOR, selector._floor, selector._scores)
+    benchmark.pedantic(
+        _backend.advance_scores, args=args, rounds=300, iterations=5, warmup_rounds=3
+    )
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_score_peer(benchmark, threads):
+    benchmark.group = "score K=100"
+    models = Models("planted", *SMALL)
+    peer = DenseRound(models.initial, models.weights, SMALL[2])
+    with threadpool_limits(threads):
+        benchmark.pedantic(peer.score, rounds=100, warmup_rounds=3)
+
+
+FIRST_SELECT = """
+import numpy as np
+import cvrcore
+rows = np.random.default_rng(0).normal(size=(100, 300))
+cvrcore.CoalitionSelector(100, 300, 10, warmup=0, seed=0, initial=rows).select()
+"""
+PROCESSES = {"numpy": "import numpy", "cvrcore": "import cvrcore", "first select": FIRST_SELECT}
+
+
+@pytest.mark.parametrize("what", PROCESSES)
+def test_fresh_process(benchmark, what):
+    """Seconds inside the process, interpreter start-up left out."""
+    benchmark.group = "fresh process"
+    benchmark.name = what
+    script = (
+        f"import time; t = time.perf_counter()\n{PROCESSES[what]}\nprint(time.perf_counter() - t)"
+    )
+    times = []
+
+    def one():
+        command = [sys.executable, "-c", script]
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        times.append(float(output.stdout))
+
+    benchmark.pedantic(one, rounds=9, warmup_rounds=1)
+    benchmark.extra_info["inside"] = float(np.median(times[1:]))

@@ -1,0 +1,58 @@
+"""Shared inputs: federations whose models are planted in coalitions, or flat."""
+
+import numpy as np
+
+import cvrcore
+
+
+class Models:
+    """Draws what clients send back.
+
+    "planted": P groups around random centres. "flat": one common vector plus small offsets
+    and noise, cosines about 0.995, as the last layers of real models are.
+    """
+
+    def __init__(self, kind, n_clients, n_features, n_groups, seed=0):
+        self.rng = np.random.default_rng(seed)
+        self.n_features = n_features
+        if kind == "planted":
+            groups = np.arange(n_clients) % n_groups
+            self.centres = self.rng.normal(size=(n_groups, n_features))[groups]
+            self.noise = 0.3
+        else:
+            offsets = 0.05 * self.rng.normal(size=(n_clients, n_features))
+            self.centres = self.rng.normal(size=n_features) + offsets
+            self.noise = 0.05
+        self.initial = self.draw(np.arange(n_clients))
+        self.weights = self.rng.integers(10, 500, size=n_clients).astype(float)
+
+    def draw(self, ids):
+        return self.centres[ids] + self.noise * self.rng.normal(size=(len(ids), self.n_features))
+
+
+class Steady:
+    """A selector some main rounds in, every row seeded with real data."""
+
+    def __init__(self, kind, n_clients, n_features, n_select, n_rounds, **options):
+        self.models = Models(kind, n_clients, n_features, n_select)
+        self.selector = cvrcore.CoalitionSelector(
+            n_clients,
+            n_features,
+            n_select,
+            weights=self.models.weights,
+            warmup=0,
+            seed=0,
+            initial=self.models.initial,
+            **options,
+        )
+        for _ in range(n_rounds):
+            self.round(self.reports())
+
+    def reports(self):
+        """Models of one round, drawn outside the clock: any clients' will do."""
+        n_select = self.selector.n_select
+        return self.models.noise * self.models.rng.normal(size=(n_select, self.models.n_features))
+
+    def round(self, noise):
+        picked = self.selector.select()
+        self.selector.observe(picked.clients, self.models.centres[picked.clients] + noise)
