@@ -12,10 +12,14 @@ import importlib.util
 import os
 from typing import Any
 
+from .threads import n_threads
+
 #: Home of every kernel: a module of the same name exists in each backend.
 KERNELS = {
     "manhattan_rows": "_affinity",
     "normalise_rows": "_affinity",
+    "squared_distances": "_affinity",
+    "unit_offsets": "_affinity",
     "add_history": "_covariance",
     "fold_history": "_covariance",
     "read_base": "_covariance",
@@ -34,6 +38,7 @@ def backend() -> str:
     wanted = os.environ.get("CVRCORE_BACKEND", "")
     if wanted not in ("", "cython", "numba"):
         raise ValueError(f"CVRCORE_BACKEND must be cython or numba, got {wanted!r}")
+    n_threads()  # a bad CVRCORE_NUM_THREADS is told now, not in some later, larger round
     built = _extension_built()
     if wanted == "cython" and not built:
         raise ImportError(

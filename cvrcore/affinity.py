@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _backend
-from ._validation import Float, Ids, check_choice, check_matrix, check_number
+from ._validation import Float, Ids, check_choice, check_matrix, check_number, check_vector
 from .threads import run_chunks, single_blas_thread
 
 KERNELS: Final = ("rbf", "cosine", "laplacian", "sigmoid")
@@ -26,18 +26,6 @@ def check_gamma(value: Any, kernel: str) -> float | str:
             raise ValueError(f"gamma='median' must go with rbf or laplacian, got {kernel!r}")
         return value
     return check_number(value, "gamma", above=0)
-
-
-def unit_rows(models: Float) -> Float:
-    """Divide each row by its norm; a zero row stays zero. Algorithm 1, line 3."""
-    squares = np.einsum("kd,kd->k", models, models, dtype=np.float64)
-    if squares.min() < 1e-200 or squares.max() > 1e200:
-        # Squares of very small or large numbers leave the range: scale by the peak first.
-        peaks = np.abs(models).max(axis=1, keepdims=True)
-        models = models / np.where(peaks > 0, peaks, 1)
-        squares = np.einsum("kd,kd->k", models, models, dtype=np.float64)
-        squares[squares == 0] = 1.0
-    return (models / np.sqrt(squares)[:, None]).astype(models.dtype, copy=False)
 
 
 class Affinity:
@@ -58,19 +46,34 @@ class Affinity:
     """
 
     def __init__(self, models: Float, kernel: str, gamma: float | str) -> None:
-        rows = unit_rows(models)
-        n_clients = rows.shape[0]
+        n_clients, n_features = models.shape
         self.kernel, self.gamma = kernel, gamma
-        self.reference = rows.mean(axis=0)
-        self.offsets = np.empty_like(rows)
+        self.reference = np.zeros(n_features, dtype=models.dtype)
+        self.offsets = np.empty_like(models)
         self._squares = np.empty(n_clients)
         self._nonzero = np.empty(n_clients)
         self._proximity = np.empty((n_clients, n_clients))
-        self._set_rows(np.arange(n_clients), rows)
+        _backend.unit_offsets(models, self.reference, self.offsets, self._squares, self._nonzero)
+        self.reference = self.offsets.mean(axis=0)
+        self.update(np.arange(n_clients), models)
 
     def update(self, ids: Ids, models: Float) -> None:
         """Replace the rows of some clients: O(len(ids) K D)."""
-        self._set_rows(ids, unit_rows(models))
+        offsets = np.empty_like(models)
+        squares, nonzero = np.empty(ids.size), np.empty(ids.size)
+        _backend.unit_offsets(models, self.reference, offsets, squares, nonzero)
+        self.offsets[ids] = offsets
+        self._squares[ids] = squares
+        self._nonzero[ids] = nonzero
+        fresh = np.empty((ids.size, self.offsets.shape[0]))
+
+        def fill(start: int, stop: int) -> None:
+            self._kernel_rows(ids[start:stop], offsets[start:stop], fresh[start:stop])
+
+        with single_blas_thread():
+            run_chunks(fill, ids.size, _CHUNK)
+        self._proximity[ids] = fresh
+        self._proximity[:, ids] = fresh.T
 
     def matrix(self) -> Float:
         """Return the affinity (K, K), diagonal kept, before any row is normalised."""
@@ -92,6 +95,7 @@ class Affinity:
         return {
             "reference": self.reference.copy(),
             "offsets": self.offsets.copy(),
+            "squares": self._squares.copy(),
             "nonzero": self._nonzero.copy(),
             "proximity": self._proximity.copy(),
         }
@@ -100,44 +104,21 @@ class Affinity:
     def restored(cls, state: dict[str, Any], kernel: str, gamma: float | str) -> Affinity:
         """Build from what `state` returned."""
         found = cls(np.zeros((1, 1)), kernel, gamma)
-        found.reference = np.array(state["reference"])
-        found.offsets = np.empty_like(state["offsets"])
-        n_clients = found.offsets.shape[0]
-        found._squares, found._nonzero = np.empty(n_clients), np.empty(n_clients)
+        n_clients, n_features = state["offsets"].shape
+        found.reference = check_vector(state["reference"], "reference", n_features, None).copy()
+        found.offsets = check_matrix(state["offsets"], "offsets").copy()
+        found._squares = check_vector(state["squares"], "squares", n_clients).copy()
+        found._nonzero = check_vector(state["nonzero"], "nonzero", n_clients).copy()
         proximity = check_matrix(state["proximity"], "proximity", (n_clients, n_clients))
         found._proximity = proximity.copy()
-        found._note_offsets(np.arange(n_clients), state["offsets"], state["nonzero"])
         return found
-
-    def _set_rows(self, ids: Ids, rows: Float) -> None:
-        """Take unit rows of some clients; recompute their rows and columns."""
-        offsets = rows - self.reference
-        self._note_offsets(ids, offsets, rows.any(axis=1))
-        fresh = np.empty((ids.size, self.offsets.shape[0]))
-
-        def fill(start: int, stop: int) -> None:
-            self._kernel_rows(ids[start:stop], offsets[start:stop], fresh[start:stop])
-
-        with single_blas_thread():
-            run_chunks(fill, ids.size, _CHUNK)
-        self._proximity[ids] = fresh
-        self._proximity[:, ids] = fresh.T
-
-    def _note_offsets(self, ids: Ids, offsets: Float, nonzero: Any) -> None:
-        self.offsets[ids] = offsets
-        self._squares[ids] = np.einsum("kd,kd->k", offsets, offsets, dtype=np.float64)
-        self._nonzero[ids] = nonzero
 
     def _kernel_rows(self, ids: Ids, offsets: Float, rows: Float) -> None:
         """Write the kernel between some clients and all into `rows`."""
         if self.kernel == "laplacian":
             _backend.manhattan_rows(offsets, self.offsets, rows)
         else:
-            np.multiply(offsets @ self.offsets.T, -2.0, out=rows)
-            rows += self._squares
-            rows += self._squares[ids, None]
-            np.maximum(rows, 0.0, out=rows)
-            rows[np.arange(ids.size), ids] = 0.0
+            _backend.squared_distances(offsets @ self.offsets.T, self._squares, ids, rows)
         if isinstance(self.gamma, str):  # "median": scaled as a whole, in `matrix`
             return
         if self.kernel in ("rbf", "laplacian"):

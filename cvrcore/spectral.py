@@ -172,13 +172,13 @@ def _chebyshev(
 
 def _rayleigh_ritz(operator: NormalisedAffinity, block: Float) -> tuple[Float, Float, Float]:
     """Return orthonormal Ritz vectors of a block's span, their images and values."""
-    block = block / np.sqrt(np.einsum("kp,kp->p", block, block))
     image = operator.apply(block)
     wide = block.astype(np.float64)
+    gram = wide.T @ wide
     try:
         # Through the Gram matrix, where columns are not so parallel that float32 would tell.
-        lower = np.linalg.cholesky(wide.T @ wide)
-        safe = lower.diagonal().min() > 1e-5
+        lower = np.linalg.cholesky(gram)
+        safe = bool((lower.diagonal() ** 2 > 1e-10 * gram.diagonal()).all())
     except np.linalg.LinAlgError:
         safe = False
     if safe:

@@ -1,31 +1,90 @@
 """Cython twin of ``cvrcore/_affinity.py``: same names, same arithmetic, same bits."""
 
+import numpy as np
+
 from cython cimport floating
-from libc.math cimport fabs
+from libc.math cimport fabs, sqrt
+
+
+cdef double _sum_in_lanes(const double[::1] terms) noexcept nogil:
+    cdef Py_ssize_t blocks = terms.shape[0] // 8 * 8, d, lane
+    cdef double[8] lanes
+    for lane in range(8):
+        lanes[lane] = 0.0
+    for d in range(0, blocks, 8):
+        for lane in range(8):
+            lanes[lane] += terms[d + lane]
+    for d in range(blocks, terms.shape[0]):
+        lanes[d - blocks] += terms[d]
+    return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + (
+        (lanes[4] + lanes[5]) + (lanes[6] + lanes[7])
+    )
+
+
+def unit_offsets(
+    const floating[:, ::1] models,
+    const floating[::1] reference,
+    floating[:, ::1] offsets,
+    double[::1] squares,
+    double[::1] nonzero,
+):
+    """Normalise rows and take them relative to a reference; Algorithm 1, line 3."""
+    cdef Py_ssize_t n_rows = models.shape[0], n_features = models.shape[1], k, d
+    cdef double peak, scale, norm, value
+    cdef double[::1] terms = np.empty(n_features)
+    with nogil:
+        for k in range(n_rows):
+            peak = 0.0
+            for d in range(n_features):
+                value = fabs(<double>models[k, d])
+                peak = value if value > peak else peak
+            scale = 1.0 / peak if peak > 1e-300 else 0.0
+            for d in range(n_features):
+                value = <double>models[k, d] * scale
+                terms[d] = value * value
+            norm = sqrt(_sum_in_lanes(terms))
+            nonzero[k] = 1.0 if norm > 0.0 else 0.0
+            scale = scale / norm if norm > 0.0 else 0.0
+            for d in range(n_features):
+                offsets[k, d] = <floating>(
+                    <double>models[k, d] * scale - <double>reference[d]
+                )
+            for d in range(n_features):
+                value = offsets[k, d]
+                terms[d] = value * value
+            squares[k] = _sum_in_lanes(terms)
+
+
+def squared_distances(
+    const floating[:, ::1] products,
+    const double[::1] squares,
+    const long long[::1] ids,
+    double[:, ::1] distances,
+):
+    """Write |x_i|^2 + |x_k|^2 - 2 x_i . x_k into distances[i, k], never below 0."""
+    cdef Py_ssize_t n_rows = products.shape[0], n_clients = products.shape[1], i, k
+    cdef double own, distance
+    with nogil:
+        for i in range(n_rows):
+            own = squares[ids[i]]
+            for k in range(n_clients):
+                distance = (own + squares[k]) - 2.0 * <double>products[i, k]
+                distances[i, k] = distance if distance > 0.0 else 0.0
+            distances[i, ids[i]] = 0.0
 
 
 def manhattan_rows(
     const floating[:, ::1] rows, const floating[:, ::1] models, double[:, ::1] distances
 ):
     """Write ||rows_i - models_k||_1 into distances[i, k]."""
-    cdef Py_ssize_t n_rows = rows.shape[0], n_features = rows.shape[1], i, k, d, lane
-    cdef Py_ssize_t blocks = n_features // 8 * 8
-    cdef double[8] lanes
+    cdef Py_ssize_t n_rows = rows.shape[0], n_features = rows.shape[1], i, k, d
+    cdef double[::1] terms = np.empty(n_features)
     with nogil:
         for i in range(n_rows):
             for k in range(models.shape[0]):
-                for lane in range(8):
-                    lanes[lane] = 0.0
-                for d in range(0, blocks, 8):
-                    for lane in range(8):
-                        lanes[lane] += fabs(
-                            <double>rows[i, d + lane] - <double>models[k, d + lane]
-                        )
-                for d in range(blocks, n_features):
-                    lanes[d - blocks] += fabs(<double>rows[i, d] - <double>models[k, d])
-                distances[i, k] = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + (
-                    (lanes[4] + lanes[5]) + (lanes[6] + lanes[7])
-                )
+                for d in range(n_features):
+                    terms[d] = fabs(<double>rows[i, d] - <double>models[k, d])
+                distances[i, k] = _sum_in_lanes(terms)
 
 
 def normalise_rows(
