@@ -100,8 +100,7 @@ def spectral_coalitions(
     positive = affinity.kernel in POSITIVE_KERNELS
     points, basis = spectral_points(affinity.matrix(), n_coalitions, basis, positive)
     # Eigenvectors are bounded and warm ones are float32: no digit is lost, and half the time.
-    points = (points / max(np.abs(points).max(), 1e-300)).astype(np.float32)
-    return cluster_points(points, n_coalitions, rng, effort, start), basis
+    return cluster_points(points.astype(np.float32), n_coalitions, rng, effort, start), basis
 
 
 def coalitions(

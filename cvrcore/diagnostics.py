@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
-import platform
 
 from . import _backend
 from .threads import n_threads
@@ -19,6 +17,9 @@ def show_config() -> str:
     >>> print(cvrcore.show_config())  # doctest: +ELLIPSIS
     cvrcore ...
     """
+    # Imported here: together they take longer than everything else in this package.
+    import platform
+
     from threadpoolctl import ThreadpoolController
 
     from . import __version__
@@ -39,6 +40,8 @@ def show_config() -> str:
 
 
 def _version(package: str) -> str:
+    import importlib.metadata
+
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

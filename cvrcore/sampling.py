@@ -36,10 +36,11 @@ class Groups:
     @classmethod
     def of(cls, coalitions: Ids, eligible: Mask) -> Groups:
         """Sort eligible clients by coalition."""
-        ids = np.flatnonzero(eligible)
-        order = ids[np.argsort(coalitions[ids], kind="stable")]
-        labels = coalitions[order]
-        sizes = np.bincount(labels)
+        order = np.argsort(coalitions, kind="stable")
+        sizes = np.bincount(coalitions)
+        if not eligible.all():
+            order = order[eligible[order]]
+            sizes = np.bincount(coalitions[order])
         present = np.flatnonzero(sizes)
         sizes = sizes[present]
         return cls(order, np.cumsum(sizes) - sizes, present, sizes)
@@ -64,6 +65,8 @@ def log_law(
     below = values - groups.spread(top)
     if law == "argmax":
         return np.where(below >= -_TIE * np.abs(groups.spread(top)), 0.0, -np.inf)
+    if temperature == 1.0:
+        return below
     with np.errstate(over="ignore"):  # a tiny temperature: -inf is the limit
         return below / temperature
 
@@ -90,7 +93,7 @@ def places_of(groups: Groups, n_select: int) -> Ids:
 
 def draw(
     log_weights: Float,
-    scores: Float | None,
+    scores: Float,
     groups: Groups,
     places: Ids,
     rng: np.random.Generator,
@@ -102,7 +105,7 @@ def draw(
     """
     keys = np.log(-np.log1p(-rng.random(groups.members.size))) - log_weights  # smallest first
     group = np.repeat(np.arange(groups.sizes.size), groups.sizes)
-    if scores is None:
+    if np.isfinite(keys.sum()):
         order = np.lexsort((keys, group))
     else:
         order = np.lexsort((-scores[groups.members], keys, group))

@@ -12,8 +12,10 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 
 def n_threads() -> int:
@@ -53,7 +55,9 @@ def single_blas_thread() -> Iterator[None]:
 
 @functools.cache
 def _crew(size: int, pid: int) -> ThreadPoolExecutor:
-    # Keyed by process: threads do not survive a fork.
+    # Keyed by process: threads do not survive a fork. Imported here: it brings logging along.
+    from concurrent.futures import ThreadPoolExecutor
+
     return ThreadPoolExecutor(size, thread_name_prefix="cvrcore")
 
 

@@ -143,7 +143,7 @@ def test_always_distinct_eligible_clients(labels, eligible, seed):
     groups = Groups.of(labels, eligible)
     places = places_of(groups, 5)
     log_weights = log_law(np.arange(15.0), groups, "boltzmann", 1e-3)
-    clients = draw(log_weights, None, groups, places, np.random.default_rng(seed))
+    clients = draw(log_weights, np.arange(15.0), groups, places, np.random.default_rng(seed))
     assert len(set(clients.tolist())) == clients.size == min(5, eligible.sum())
     assert eligible[clients].all()
     assert set(labels[clients]) == set(labels[eligible])  # each coalition is heard

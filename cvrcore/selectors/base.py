@@ -267,7 +267,9 @@ class Selector(abc.ABC):
     # -- checks -----------------------------------------------------------------
 
     def _eligible(self, available: ArrayLike | None) -> Mask:
-        eligible = check_available(available, self.n_clients) & (self.weights > 0)
+        eligible = self.weights > 0
+        if available is not None:
+            eligible &= check_available(available, self.n_clients)
         if not eligible.any():
             raise ValueError(
                 "available must contain at least one client of positive weight, got none"
@@ -305,7 +307,7 @@ class Selector(abc.ABC):
         ids = check_ids(clients, "clients", self.n_clients)
         lost = check_ids(failed, "failed", self.n_clients)
         for array, name in ((ids, "clients"), (lost, "failed")):
-            if not picked[array].all():
+            if array.size and not picked[array].all():
                 stranger = array[~picked[array]][0]
                 raise ValueError(f"{name} must have been selected this round, got {stranger}")
             picked[array] = False  # so that `failed` cannot repeat `clients`
