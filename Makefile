@@ -4,23 +4,26 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-skip bench bench-fl lint clean setup
+.PHONY: demo test bench bench-fl lint clean setup
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard cvrcore_ext/*.pyx)
+$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard cvrcore_ext/*.pyx cvrcore_ext/*.h)
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[fl,report,dev]"
 	touch $@
 
 demo: $(STAMP)
-	$(RUN) -m fl.demo
+	$(VENV)/bin/cvrcore compare --out runs/demo
 
 test: $(STAMP)
 	$(RUN) -m pytest
 
 bench: $(STAMP)
 	$(RUN) -m bench
+
+bench-fl: $(STAMP)
+	$(RUN) -m bench.bench_fl
 
 lint: $(STAMP)
 	$(RUN) -m ruff check .
