@@ -44,7 +44,6 @@ def kernels(mode):
                     include_dirs=["cvrcore_ext"],
                     depends=["cvrcore_ext/_fold.h"],
                     extra_compile_args=FLAGS + flags,
-                    optional=mode == "auto" or level != "base",
                 )
             )
     directives = {
@@ -55,7 +54,10 @@ def kernels(mode):
         "cdivision": True,
         "freethreading_compatible": True,
     }
-    return cythonize(found, compiler_directives=directives)
+    modules = cythonize(found, compiler_directives=directives)
+    for module in modules:  # cythonize drops the flag
+        module.optional = mode == "auto" or ".base." not in module.name
+    return modules
 
 
 mode = os.environ.get("CVRCORE_EXT", "auto")
@@ -67,4 +69,4 @@ except ImportError:
     if mode == "require":
         raise
     modules = []
-setup(ext_modules=modules)
+setup(ext_modules=modules, options={"build_ext": {"parallel": os.cpu_count() or 1}})

@@ -1,12 +1,11 @@
 """Rounds of FedAvg on MNIST: 100 clients, 10 a round, 10 epochs, batch 100, MLP 784-200-10.
 
 Both loops train the same clients on the same samples and evaluate every client after each
-round. ``python bench/bench_fl.py`` prints the ratios, best of several rounds each;
+round. ``make bench-fl`` prints the ratios, best of several rounds each;
 ``pytest bench/bench_fl.py`` gives pytest-benchmark's table.
 """
 
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -14,14 +13,12 @@ import numpy as np
 import pytest
 import torch
 
+from bench import peers_fl
+from fl.data import Federation, load_federation
+from fl.presets import make_config
+from fl.server import Server
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
-
-import peers_fl  # noqa: E402
-
-from fl.data import Federation, load_federation  # noqa: E402
-from fl.presets import make_config  # noqa: E402
-from fl.server import Server  # noqa: E402
 
 N_ROUNDS = 4
 

@@ -49,8 +49,9 @@ def backend() -> str:
 
 
 def _extension_built() -> bool:
+    modules = {*KERNELS.values(), "_cpu"}
     try:
-        return importlib.util.find_spec("cvrcore_ext.base._scores") is not None
+        return all(importlib.util.find_spec(f"cvrcore_ext.base.{name}") for name in modules)
     except ModuleNotFoundError:
         return False
 
