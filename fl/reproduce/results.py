@@ -1,0 +1,131 @@
+"""What the runs of an experiment say: means, spreads, paired differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from ..history import History
+from ..store import StoreError, read_history, read_json
+from .manifest import NAME
+
+Row = dict[str, Any]
+
+
+def read_experiment(folder: Path) -> dict[str, Any]:
+    """Return ``experiment.json`` of a folder.
+
+    Raises
+    ------
+    StoreError
+        If the folder holds no experiment.
+    """
+    if not (folder / NAME).exists():
+        raise StoreError(f"{folder} holds no experiment: {NAME} is missing")
+    found: dict[str, Any] = read_json(folder / NAME)
+    return found
+
+
+def histories(folder: Path, cell: Mapping[str, Any]) -> dict[int, History]:
+    """Return the complete runs of a cell by seed."""
+    runs = [read_history(folder / run) for run in cell["runs"]]
+    return {history.config.seed: history for history in runs}
+
+
+def measure(folder: Path) -> list[Row]:
+    """Return one row per cell of an experiment, as plain values.
+
+    Accuracies are in percent. ``last_five`` is the mean over seeds of the mean of the last
+    five evaluations, ``final`` that of the last one, both beside two standard deviations.
+    ``difference`` is the mean paired difference of ``last_five`` to the baseline of the
+    row, ``low`` and ``high`` its 95 % confidence interval (Student's t). ``rounds_to_target``
+    is the mean over the ``reached`` seeds that got there. A cell without runs holds None.
+    """
+    experiment = read_experiment(folder)
+    percent = experiment["metric"] == "accuracy"
+    scale = 100.0 if percent else 1.0
+    loaded = [(cell, histories(folder, cell)) for cell in experiment["cells"]]
+    bases = {cell["row"]: runs for cell, runs in loaded if cell["column"] == experiment["baseline"]}
+    rows = []
+    for cell, runs in loaded:
+        paper = cell["paper"] or [None, None]
+        row: Row = {
+            "row": cell["row"],
+            "column": cell["column"],
+            "method": cell["method"],
+            "paper": paper[0],
+            "paper_2std": paper[1],
+            "seeds": len(runs),
+            **_spread("last_five", [scale * _value(h.last_five()) for h in runs.values()]),
+            **_spread("final", [scale * _value(h.final()) for h in runs.values()]),
+            **_paired(runs, bases.get(cell["row"], {}), scale),
+            **_cost(list(runs.values()), experiment["target"], scale),
+            "command": cell.get("command", experiment["command"]),
+        }
+        rows.append(row)
+    return rows
+
+
+def _value(number: float | None) -> float:
+    return math.nan if number is None else number
+
+
+def _spread(name: str, values: Sequence[float]) -> Row:
+    mean = float(np.mean(values)) if values else None
+    spread = 2 * float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return {name: mean, f"{name}_2std": spread}
+
+
+def _paired(runs: Mapping[int, History], base: Mapping[int, History], scale: float) -> Row:
+    """Return the paired difference to `base` with its interval; None where there is none."""
+    empty: Row = {"difference": None, "low": None, "high": None}
+    common = sorted(runs.keys() & base.keys())
+    if not common or runs == base:
+        return empty
+    gaps = scale * np.array(
+        [_value(runs[s].last_five()) - _value(base[s].last_five()) for s in common]
+    )
+    low, high = interval(gaps)
+    return {"difference": float(gaps.mean()), "low": low, "high": high}
+
+
+def interval(values: np.ndarray, level: float = 0.95) -> tuple[float | None, float | None]:
+    """Return the confidence interval of a mean by Student's t; None for a single value.
+
+    Examples
+    --------
+    >>> low, high = interval(np.array([1.0, 2.0, 3.0]))
+    >>> round(low, 3), round(high, 3)
+    (-0.484, 4.484)
+    """
+    if len(values) < 2:
+        return None, None
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    reach = float(stdtrit(len(values) - 1, (1 + level) / 2)) * error
+    mean = float(np.mean(values))
+    return mean - reach, mean + reach
+
+
+def _cost(runs: Sequence[History], target: float | None, scale: float) -> Row:
+    """Return rounds to the target, traffic, and what only some methods have."""
+    rounds = [] if target is None else [h.rounds_to(target) for h in runs]
+    reached = [number for number in rounds if number is not None]
+    shared = [h.last_five("consensus_accuracy") for h in runs]
+    drift = [h.summary()["tv_mean"] for h in runs]
+    return {
+        "rounds_to_target": _mean(reached),
+        "reached": len(reached) if target is not None and runs else None,
+        "consensus": _mean([scale * value for value in shared if value is not None]),
+        "tv_mean": _mean([value for value in drift if value is not None]),
+        "megabytes": _mean([(h.total("uplink") + h.total("downlink")) / 1e6 for h in runs]),
+        "seconds": _mean([h.seconds("round") for h in runs]),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
