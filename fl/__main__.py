@@ -1,6 +1,6 @@
 """``python -m fl``: the command line."""
 
-from .cli import app
+from .cli import main
 
 if __name__ == "__main__":
-    app(prog_name="cvrcore")
+    main()

@@ -1,0 +1,91 @@
+"""Mistakes of the user and of the machine in one line each, with an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+#: Extras that hold the optional packages; what is not named here is in ``fl``.
+EXTRAS = {"matplotlib": "report"}
+#: Errors of `fl` whose message is meant for the user.
+CLEAR = ("ConfigError", "TraceError", "StoreError", "DataError", "EngineError")
+
+
+def exit_code(app: Any, arguments: Sequence[str] | None = None) -> int:
+    """Run an app and return its exit code; bad usage is one line on standard error."""
+    try:
+        code = app(arguments, prog_name="cvrcore", standalone_mode=False)
+    except Exception as error:
+        # Typer brings its own copy of click or takes the installed one: no class to name.
+        if not hasattr(error, "format_message"):
+            raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            return 0  # the help is on the screen
+        typer.echo(f"error: {_one_line(error.format_message())}", err=True)
+        return int(getattr(error, "exit_code", 2))
+    return int(code or 0)
+
+
+@contextlib.contextmanager
+def clear_errors(
+    out: Path | None = None, resume: str = "add --resume to continue the run"
+) -> Iterator[None]:
+    """Say in one line what the user can put right; exit codes 2 and 130.
+
+    Parameters
+    ----------
+    out : path, optional
+        Folder that keeps what is done; without one an interruption cannot be resumed.
+    resume : str
+        How to resume.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; {resume}" if out else "interrupted", err=True)
+        raise typer.Exit(130) from None
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("fl", "cvrcore"):
+            raise
+        wanted = EXTRAS.get(str(error.name).partition(".")[0], "fl")
+        _fail(f"{error.name} is missing: pip install 'cvrcore[{wanted}]'")
+    except OSError as error:
+        _fail(str(error))
+    except (ValueError, RuntimeError) as error:
+        if type(error).__name__ not in CLEAR and not isinstance(error, ValueError):
+            raise
+        _fail(str(error))
+
+
+@contextlib.contextmanager
+def no_empty_shell(out: Path | None) -> Iterator[None]:
+    """Remove a run folder made by a command that failed before its first round.
+
+    Its ``config.json`` would make a later, corrected command believe that the folder
+    holds a run of another config.
+    """
+    fresh = out is not None and not (out / "config.json").exists()
+    try:
+        yield
+    except BaseException:
+        if fresh and out is not None and not (out / "rounds.jsonl").exists():
+            for name in ("config.json", "facts.json", ".lock"):
+                (out / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # not empty, or not there
+                out.rmdir()
+        raise
+
+
+def _fail(message: str) -> None:
+    typer.echo(f"error: {_one_line(message)}", err=True)
+    sys.stderr.flush()
+    raise typer.Exit(2) from None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

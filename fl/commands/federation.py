@@ -1,0 +1,157 @@
+"""``cvrcore run`` and ``cvrcore compare``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .errors import clear_errors, no_empty_shell
+from .settings import (
+    Change,
+    Clients,
+    DataDir,
+    Dataset,
+    Engine,
+    EvalEvery,
+    File,
+    Json,
+    Preset,
+    Quiet,
+    Rounds,
+    Select,
+    Target,
+    Workers,
+    changes,
+    option,
+    read_file,
+)
+
+
+def run(
+    dataset: Dataset = None,
+    method: Annotated[str | None, option("Method.", "--method", default="fedavg")] = None,
+    preset: Preset = None,
+    rounds: Rounds = None,
+    seed: Annotated[int | None, option("Seed of everything.", "--seed", default="0")] = None,
+    clients: Clients = None,
+    select: Select = None,
+    data_dir: DataDir = None,
+    engine: Engine = None,
+    workers: Workers = None,
+    eval_every: EvalEvery = None,
+    target: Target = None,
+    availability: Annotated[
+        float | None, option("Chance to be reachable.", "--availability", default="1")
+    ] = None,
+    trace: Annotated[
+        str | None, option("Trace file of availability.", "--trace", default="none")
+    ] = None,
+    dropout: Annotated[
+        float | None, option("Chance to drop out in mid-round.", "--dropout", default="0")
+    ] = None,
+    config: File = None,
+    change: Change = None,
+    out: Annotated[Path | None, option("Folder of the run.", "--out", default="none")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train one federation; without arguments, the embedded digits."""
+    with clear_errors(out), no_empty_shell(out):
+        from rich.console import Console
+
+        from ..loop import run as run_federation
+        from ..presets import resolve
+        from ..tables import run_table
+
+        settings = changes(
+            change,
+            data__dataset=dataset,
+            method=method,
+            preset=preset,
+            rounds=rounds,
+            seed=seed,
+            data__n_clients=clients,
+            selection__n_select=select,
+            data__data_dir=data_dir,
+            engine__name=engine,
+            engine__workers=workers,
+            eval_every=eval_every,
+            target=target,
+            availability__probability=availability,
+            availability__trace=trace,
+            availability__dropout=dropout,
+        )
+        history = run_federation(
+            resolve(read_file(config), settings), out, resume=resume, progress=not quiet
+        )
+        if as_json:
+            typer.echo(json.dumps(history.summary()))
+        else:
+            Console().print(run_table(history))
+
+
+def compare(
+    methods: Annotated[
+        list[str] | None,
+        typer.Argument(help="Methods.", show_default="fedavg fedcvr-bolt"),
+    ] = None,
+    dataset: Dataset = None,
+    preset: Preset = None,
+    rounds: Rounds = None,
+    seeds: Annotated[int, typer.Option(help="Number of paired seeds, from 0.", min=1)] = 3,
+    clients: Clients = None,
+    select: Select = None,
+    data_dir: DataDir = None,
+    engine: Engine = None,
+    workers: Workers = None,
+    eval_every: EvalEvery = None,
+    target: Target = None,
+    config: File = None,
+    change: Change = None,
+    out: Annotated[
+        Path | None, option("Folder of runs, table and figure.", "--out", default="none")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare methods over paired seeds: a table and a figure."""
+    with clear_errors(out, "the same command continues where it stopped"):
+        from rich.console import Console
+
+        from ..compare import compare as compare_methods
+        from ..presets import resolve
+        from ..tables import comparison_table
+
+        settings = changes(
+            change,
+            data__dataset=dataset,
+            preset=preset,
+            rounds=rounds,
+            data__n_clients=clients,
+            selection__n_select=select,
+            data__data_dir=data_dir,
+            engine__name=engine,
+            engine__workers=workers,
+            eval_every=eval_every,
+            target=target,
+        )
+        file = read_file(config)
+        configs = {
+            method: resolve(file, {**settings, "method": method})
+            for method in methods or ["fedavg", "fedcvr-bolt"]
+        }
+        comparison = compare_methods(configs, range(seeds), out, progress=not quiet)
+        rows = comparison.table()
+        written = comparison.write(out) if out else []
+        if as_json:
+            typer.echo(json.dumps(rows))
+            return
+        first = next(iter(configs.values()))
+        title = f"{first.data.dataset}, {first.rounds} rounds, {seeds} seeds; ± 2 std, gain ± 2 se"
+        Console().print(comparison_table(rows, title))
+        for path in written:
+            typer.echo(f"wrote {path}")

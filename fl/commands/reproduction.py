@@ -1,0 +1,103 @@
+"""``cvrcore reproduce`` and ``cvrcore report``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .errors import clear_errors
+from .settings import DataDir, Json, Quiet, Workers, option
+
+
+def reproduce(
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            help="classification, kernels, regression, participation, ablations, theory, "
+            "overview or all."
+        ),
+    ],
+    preset: Annotated[str, typer.Option(help="paper or scripts.")] = "paper",
+    dataset: Annotated[
+        str | None,
+        option("mnist, cifar10, cifar100, or another.", "--dataset", default="mnist"),
+    ] = None,
+    methods: Annotated[
+        list[str] | None,
+        option("Only this method; may be repeated.", "--methods", default="all of the table"),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        option("Number of paired seeds, from 0.", "--seeds", default="3; regression 20"),
+    ] = None,
+    rounds: Annotated[
+        int | None, option("Rounds.", "--rounds", default="MNIST 200, others 100")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="30 rounds, 10 of warm-up, 2 seeds: minutes.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder of all experiments.")] = Path("runs"),
+    data_dir: DataDir = None,
+    workers: Workers = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Reproduce a table or figure of the paper; finished runs are not run again."""
+    with clear_errors(out, "the same command continues where it stopped"):
+        from ..reproduce import Plan
+        from ..reproduce import reproduce as run_experiment
+        from ..reproduce.results import read_experiment
+        from ..reproduce.tables import print_results
+
+        plan = Plan(
+            preset=preset,
+            seeds=seeds,
+            rounds=rounds,
+            quick=quick,
+            dataset=dataset,
+            methods=tuple(methods or ()),
+            data_dir=data_dir,
+            workers=workers,
+        )
+        outcomes = run_experiment(
+            experiment,
+            plan,
+            out,
+            progress=not quiet,
+            tell=lambda text: typer.echo(text, err=True),
+        )
+        if as_json:
+            typer.echo(
+                json.dumps(
+                    [
+                        {"experiment": o.name, "quick": quick, "path": str(o.path), "rows": o.rows}
+                        for o in outcomes
+                    ]
+                )
+            )
+            return
+        for outcome in outcomes:
+            found = read_experiment(outcome.path.parent)
+            if found["baseline"]:
+                title = f"{found['title']}; ± 2 std, paired with {found['baseline']}"
+                print_results(outcome.rows, title, found["metric"])
+            for path in [*outcome.figures, outcome.path]:
+                typer.echo(f"wrote {path}")
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders of experiments, comparisons or runs.")
+    ],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    as_json: Json = False,
+) -> None:
+    """Write one self-contained HTML page about runs."""
+    with clear_errors():
+        from ..report import build
+
+        path = build(list(runs), out)
+        typer.echo(json.dumps({"path": str(path)}) if as_json else f"wrote {path}")

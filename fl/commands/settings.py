@@ -1,0 +1,72 @@
+"""Options that several commands share, and how they become settings."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..settings import ConfigError
+
+
+def option(text: str, *names: str, default: str) -> Any:
+    """Return an option whose default is said in words: its real one is "not given"."""
+    return typer.Option(*names, help=text, show_default=default)
+
+
+Dataset = Annotated[str | None, option("Data set.", "--dataset", default="digits")]
+Preset = Annotated[str | None, option("paper or scripts.", "--preset", default="paper")]
+Rounds = Annotated[
+    int | None,
+    option("Rounds.", "--rounds", default="MNIST 200, others 100; preset scripts 200"),
+]
+Clients = Annotated[int | None, option("Clients in all, K.", "--clients", default="100; digits 50")]
+Select = Annotated[int | None, option("Clients picked each round, P.", "--select", default="10")]
+DataDir = Annotated[
+    str | None, option("Folder of data files.", "--data-dir", default="$CVRCORE_DATA, then cache")
+]
+Engine = Annotated[str | None, option("auto, serial or processes.", "--engine", default="auto")]
+Workers = Annotated[int | None, option("Worker processes.", "--workers", default="one per core")]
+EvalEvery = Annotated[int | None, option("Evaluate every n rounds.", "--eval-every", default="1")]
+Target = Annotated[float | None, option("Accuracy to time.", "--target", default="none")]
+File = Annotated[
+    Path | None,
+    option("TOML (or JSON) file of settings; arguments win.", "--config", default="none"),
+]
+Change = Annotated[
+    list[str] | None,
+    option("Any setting, as training.lr=0.1; may be repeated.", "--set", default="none"),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+
+
+def changes(texts: list[str] | None, **arguments: Any) -> dict[str, Any]:
+    """Return the settings that were given, in the form of `fl.RunConfig.replace`."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    for text in texts or []:
+        path, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set must look like training.lr=0.1, got {text!r}")
+        try:
+            given[path.strip().replace(".", "__")] = json.loads(value)
+        except json.JSONDecodeError:
+            given[path.strip().replace(".", "__")] = value.strip()  # a bare word
+    return given
+
+
+def read_file(path: Path | None) -> dict[str, Any]:
+    """Return the settings of a TOML file, or of a run's ``config.json``."""
+    if path is None:
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} must hold a table of settings")
+    return found
