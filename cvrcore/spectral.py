@@ -97,7 +97,7 @@ def spectral_points(
     basis : Basis
     """
     n_clients, n_wanted = affinity.shape[0], n_coalitions - 1
-    block = n_wanted + max(4, n_wanted // 5)
+    block = n_wanted + max(4, n_wanted // 3)
     with single_blas_thread():
         if start is not None and positive and start.vectors.shape == (n_clients, block):
             operator = NormalisedAffinity(affinity, np.float32)
