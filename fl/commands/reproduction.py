@@ -27,7 +27,7 @@ def reproduce(
     ] = None,
     methods: Annotated[
         list[str] | None,
-        option("Only this method; may be repeated.", "--methods", default="all of the table"),
+        option("Only these, as fedavg,oort; may be repeated.", "--methods", default="all"),
     ] = None,
     seeds: Annotated[
         int | None,
@@ -58,7 +58,7 @@ def reproduce(
             rounds=rounds,
             quick=quick,
             dataset=dataset,
-            methods=tuple(methods or ()),
+            methods=tuple(name for text in methods or () for name in text.split(",")),
             data_dir=data_dir,
             workers=workers,
         )

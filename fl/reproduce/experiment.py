@@ -71,8 +71,8 @@ class Plan:
         for option in ("dataset", "seeds", "rounds"):
             if (value := getattr(self, option)) is not None:
                 words += [f"--{option}", str(value)]
-        for method in self.methods:
-            words += ["--methods", method]
+        if self.methods:
+            words += ["--methods", ",".join(self.methods)]
         return shlex.join(words)
 
 

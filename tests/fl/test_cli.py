@@ -93,14 +93,15 @@ def test_config_shows_versions():
 
 def test_reproduce_prints_table_and_json(tmp_path):
     few = ["--quick", "--dataset", "digits", "--rounds", "3", "--seeds", "1", "--quiet"]
-    arguments = ["reproduce", "classification", *few, "--methods", "fedavg", "--out", tmp_path]
+    arguments = ["reproduce", "classification", *few, "--methods", "fedavg,active"]
+    arguments += ["--out", tmp_path]
     result = invoke(*arguments)
     assert result.exit_code == 0, result.output
     assert "(quick)" in result.stdout
     assert "quick" in result.stderr
     found = json.loads(invoke(*arguments, "--json").stdout)
     assert found[0]["quick"] is True
-    assert found[0]["rows"][0]["seeds"] == 1
+    assert [row["seeds"] for row in found[0]["rows"]] == [1, 0, 1] + 6 * [0]
 
 
 def test_bench_without_a_checkout_says_so(tmp_path, monkeypatch):
