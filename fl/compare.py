@@ -74,9 +74,9 @@ class Comparison:
             mean = values.mean(axis=0)
             spread = 2 * values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros_like(mean)
             (line,) = axes.plot(rounds, mean, label=method, linewidth=1.5)
-            axes.fill_between(
-                rounds, mean - spread, mean + spread, color=line.get_color(), alpha=0.15, lw=0
-            )
+            ceiling = np.inf if histories[0].metric == "mse" else 1.0
+            low, high = np.maximum(mean - spread, 0.0), np.minimum(mean + spread, ceiling)
+            axes.fill_between(rounds, low, high, color=line.get_color(), alpha=0.15, lw=0)
         first = next(iter(self.histories.values()))[0]
         n_seeds = len(next(iter(self.histories.values())))
         axes.set_xlabel("round")
