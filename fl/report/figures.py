@@ -76,8 +76,9 @@ def curves(experiment: Experiment, row: str, folder: Path) -> Picture | None:
             if i >= len(bands) - 3:
                 axes.set_xlabel("round")
         figure.supylabel(ylabel, color=MUTED, fontsize=9)
-    if symbol == "%":  # bands may leave the possible range, the picture need not
-        lowest = min(float(b.mean.min()) for b in bands.values())
+    if symbol == "%":
+        # From the first steep rounds on: differences of a point are lost beside them.
+        lowest = min(float(b.mean[b.mean.size // 10 :].min()) for b in bands.values())
         panels[0].set_ylim(max(0.0, scale * lowest - 5.0), 100.0)
     elif _decades(bands.values()) > 1:
         panels[0].set_yscale("log")
@@ -93,6 +94,8 @@ def curves(experiment: Experiment, row: str, folder: Path) -> Picture | None:
         f"mean over {_seeds(seeds)}, the band two standard deviations"
         f"{' (none with a single seed)' if seeds[0] == 1 else ''}."
     )
+    if any(scale * b.mean.min() < panels[0].get_ylim()[0] for b in bands.values()):
+        caption += " The first rounds lie below the frame."
     if target is not None:
         caption += f" Dashed: the target, {scale * target:.4g}{' %' if symbol == '%' else ''}."
     if len(bands) > TOGETHER and reference in bands:
@@ -169,7 +172,7 @@ def uniformity(experiment: Experiment, row: str, folder: Path) -> Picture | None
     caption = (
         f"Total variation distance between the law that picks within a coalition and the uniform "
         f"one, mean over coalitions, {row}: 0 means that the scores do not matter, 1 that one "
-        "client is certain."
+        "client is certain. Dotted: the coalition farthest from uniform."
     )
     return _by_round(
         experiment, row, folder, "tv_mean", "distance from uniform (TV)", "uniformity",
@@ -198,8 +201,12 @@ def _by_round(
     axes = figure.subplots()
     for name, b in bands.items():
         _line(axes, b, 1.0, colour[name], name)
+    most = [band(c.histories, "tv_max") for c in cells] if key == "tv_mean" else []
+    for cell, b in zip(cells, most, strict=False):
+        axes.plot(b.rounds, b.mean, color=colour[cell.column], lw=1.0, ls=":")
     plain(axes, xlabel="round", ylabel=ylabel)
-    top = max(float((b.mean + b.two_std).max()) for b in bands.values())
+    drawn = [b.mean + b.two_std for b in bands.values()] + [b.mean for b in most]
+    top = max(float(values.max()) for values in drawn if values.size)
     axes.set_ylim(min(0.0, *(float(b.mean.min()) for b in bands.values())), max(1.1 * top, 0.02))
     if key == "ari":
         axes.set_ylim(top=1.02)

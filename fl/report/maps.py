@@ -43,8 +43,8 @@ def holdings(run: Run) -> Holdings:
     seed = Streams(config.seed).integer("partition")
     try:
         federation = load_federation(seed=seed, **data)
-    except (DataError, ValueError) as error:
-        return Holdings(None, str(error))
+    except (DataError, ValueError):  # what to fetch and where is no matter for a page
+        return Holdings(None, f"the files of {config.data.dataset} are not at hand")
     # Through JSON, as the record was kept: a tuple comes back as a list.
     if json.dumps(federation.record, sort_keys=True) != json.dumps(
         run.history.facts.get("data"), sort_keys=True

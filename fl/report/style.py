@@ -118,7 +118,7 @@ PAGE = """<!doctype html>
 <section class="summary" id="summary"><h2>Summary</h2>$summary</section>
 <section><nav aria-label="Contents"><h2>Contents</h2>$contents</nav></section>
 $sections
-<section id="versions"><h2>Versions</h2>$versions</section>
+<section id="versions"><h2>Versions of what made this page</h2>$versions</section>
 <footer>$footer</footer>
 </main>
 </body>

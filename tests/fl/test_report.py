@@ -326,6 +326,35 @@ def test_regression_is_reported_as_an_error(tmp_path, rtol):
     assert "Test error by round" in text
 
 
+def test_data_that_are_not_at_hand_cost_the_partition_map_only(tmp_path):
+    make_run(tmp_path / "runs" / "a", "fedavg", 0, [0.5, 0.6])
+    facts = json.loads((tmp_path / "runs" / "a" / "facts.json").read_text())
+    facts["data"]["alpha"] = 7.0  # drawn from other data
+    write_json(tmp_path / "runs" / "a" / "facts.json", facts)
+    page = build([tmp_path / "runs"], tmp_path / "out")
+    assert "the data at hand are not those of the run" in page.read_text(encoding="utf-8")
+    assert not list(page.parent.rglob("*partition*"))
+    assert list(page.parent.rglob("*curves.svg"))
+
+
+def test_theorem_is_a_table_beside_its_figure(tmp_path):
+    verdict = {"groups": "equal", "step": 0.1, "smoothness": 1.5, "second_moment": 2.0,
+               "alignment": 0.5, "worst_alignment": -1.0, "mean_square": 0.2, "bound": 0.3,
+               "finite_bound": 0.4}  # fmt: skip
+    asked = {"rounds": 300, "seeds": 2, "steps": [0.1]}
+    write_json(tmp_path / "theory.json", {"asked": asked, "verdicts": [verdict]})
+    plan = {"experiment": "theory", "title": "Theorem 1", "quick": False, "metric": "mse",
+            "cells": [], "figures": []}  # fmt: skip
+    write_json(tmp_path / "experiment.json", plan)
+    page = build([tmp_path], tmp_path / "out")
+    [row] = read_csv(page.parent / "tables" / "theory-bound.csv")
+    assert (row["mean_square"], row["bound"]) == ("0.2", "0.3")
+    assert "<td" in page.read_text(encoding="utf-8")
+    (tmp_path / "theory.json").write_text("{}")
+    with pytest.raises(ReportError, match="theory.json is damaged"):
+        build([tmp_path], tmp_path / "out")
+
+
 # -- runs without a plan -----------------------------------------------------------
 
 
