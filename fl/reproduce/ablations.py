@@ -37,5 +37,4 @@ def make(plan: Plan) -> Experiment:
         tuple(cells),
         plan.n_seeds(3),
         baseline="none",
-        target=0.85 if dataset == "mnist" else None,
     )

@@ -31,5 +31,4 @@ def make(plan: Plan) -> Experiment:
         tuple(cells),
         plan.n_seeds(3),
         baseline="fedavg",
-        target=0.85 if dataset == "mnist" else None,
     )

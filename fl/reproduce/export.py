@@ -85,11 +85,11 @@ def markdown(experiment: dict[str, Any], rows: Sequence[Row]) -> str:
     """Return the table of an experiment, one line per cell, and the commands behind it."""
     accuracy = experiment["metric"] == "accuracy"
     digits, unit = (2, "%") if accuracy else (4, "MSE")
-    target = experiment["target"]
+    target = max((row["target"] or 0.0 for row in rows), default=0.0)
     with_paper = any(row["paper"] is not None for row in rows)
     headings = ["", "", "seeds", f"last five, {unit}", f"final, {unit}"]
     headings += [f"paper, {unit}"] * with_paper + [f"minus {experiment['baseline']} [95 %]"]
-    headings += [f"rounds to {100 * (target or 0):.0f} %"] * (target is not None)
+    headings += [f"rounds to {100 * target:.0f} %"] * (target > 0)
     headings += ["TV"] * any(row["tv_mean"] is not None for row in rows)
     lines = ["| " + " | ".join(headings) + " |", "|---|---|" + "---:|" * (len(headings) - 2)]
     for row in rows:
@@ -103,7 +103,7 @@ def markdown(experiment: dict[str, Any], rows: Sequence[Row]) -> str:
         if with_paper:
             cells.append(pair(row["paper"], row["paper_2std"], digits, missing="-"))
         cells.append(difference(row, digits))
-        if target is not None:
+        if target:
             cells.append(_rounds(row))
         if "TV" in headings:
             cells.append("-" if row["tv_mean"] is None else f"{row['tv_mean']:.4f}")
@@ -113,6 +113,8 @@ def markdown(experiment: dict[str, Any], rows: Sequence[Row]) -> str:
 
 
 def _rounds(row: Row) -> str:
+    if row["target"] is None:
+        return "-"
     if not row["seeds"]:
         return "not run"
     if not row["reached"]:

@@ -69,7 +69,7 @@ class Manifest:
                     "command": self._plan.command(name),
                     "metric": self._experiment.metric,
                     "baseline": self._experiment.baseline,
-                    "target": self._experiment.target,
+                    "target": next((c["target"] for c in known.values() if c.get("target")), None),
                     "cells": list(known.values()),
                     "figures": self.figures,
                 },
@@ -89,6 +89,7 @@ class Manifest:
             "paper": cell.paper,
             "runs": [Path(os.path.relpath(run, self.folder)).as_posix() for run in runs],
             "config": cell.config.to_dict(),
+            "target": cell.target,
             "command": self._plan.command(self._experiment.name),
         }
 

@@ -64,7 +64,7 @@ def measure(folder: Path) -> list[Row]:
             **_spread("last_five", [scale * _value(h.last_five()) for h in runs.values()]),
             **_spread("final", [scale * _value(h.final()) for h in runs.values()]),
             **_paired(runs, bases.get(cell["row"], {}), scale),
-            **_cost(list(runs.values()), experiment["target"], scale),
+            **_cost(list(runs.values()), cell.get("target"), scale),
             "command": cell.get("command", experiment["command"]),
         }
         rows.append(row)
@@ -118,6 +118,7 @@ def _cost(runs: Sequence[History], target: float | None, scale: float) -> Row:
     shared = [h.last_five("consensus_accuracy") for h in runs]
     drift = [h.summary()["tv_mean"] for h in runs]
     return {
+        "target": target,
         "rounds_to_target": _mean(reached),
         "reached": len(reached) if target is not None and runs else None,
         "consensus": _mean([scale * value for value in shared if value is not None]),
