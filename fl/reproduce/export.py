@@ -90,6 +90,7 @@ def markdown(experiment: dict[str, Any], rows: Sequence[Row]) -> str:
     headings = ["", "", "seeds", f"last five, {unit}", f"final, {unit}"]
     headings += [f"paper, {unit}"] * with_paper + [f"minus {experiment['baseline']} [95 %]"]
     headings += [f"rounds to {100 * target:.0f} %"] * (target > 0)
+    headings += ["swing"] * accuracy
     headings += ["TV"] * any(row["tv_mean"] is not None for row in rows)
     lines = ["| " + " | ".join(headings) + " |", "|---|---|" + "---:|" * (len(headings) - 2)]
     for row in rows:
@@ -105,6 +106,8 @@ def markdown(experiment: dict[str, Any], rows: Sequence[Row]) -> str:
         cells.append(difference(row, digits))
         if target:
             cells.append(_rounds(row))
+        if accuracy:
+            cells.append("-" if row["swing"] is None else f"{row['swing']:.2f}")
         if "TV" in headings:
             cells.append("-" if row["tv_mean"] is None else f"{row['tv_mean']:.4f}")
         lines.append("| " + " | ".join(cells) + " |")

@@ -44,7 +44,9 @@ def measure(folder: Path) -> list[Row]:
     five evaluations, ``final`` that of the last one, both beside two standard deviations.
     ``difference`` is the mean paired difference of ``last_five`` to the baseline of the
     row, ``low`` and ``high`` its 95 % confidence interval (Student's t). ``rounds_to_target``
-    is the mean over the ``reached`` seeds that got there. A cell without runs holds None.
+    is the mean over the ``reached`` seeds that got there. ``swing`` is the standard deviation
+    of the last fifty evaluations of one run, averaged over seeds. A cell without runs holds
+    None.
     """
     experiment = read_experiment(folder)
     percent = experiment["metric"] == "accuracy"
@@ -117,10 +119,12 @@ def _cost(runs: Sequence[History], target: float | None, scale: float) -> Row:
     reached = [number for number in rounds if number is not None]
     shared = [h.last_five("consensus_accuracy") for h in runs]
     drift = [h.summary()["tv_mean"] for h in runs]
+    tails = [h.column(h.metric)[1][-50:] for h in runs]
     return {
         "target": target,
         "rounds_to_target": _mean(reached),
         "reached": len(reached) if target is not None and runs else None,
+        "swing": _mean([scale * float(np.std(tail, ddof=1)) for tail in tails if len(tail) > 1]),
         "consensus": _mean([scale * value for value in shared if value is not None]),
         "tv_mean": _mean([value for value in drift if value is not None]),
         "megabytes": _mean([(h.total("uplink") + h.total("downlink")) / 1e6 for h in runs]),
