@@ -70,7 +70,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 def grid(n_panels: int, height: float, most: int = 3, **options: Any) -> tuple[Figure, list[Axes]]:
     """Return a figure of `n_panels` axes, at most `most` in a row."""
-    n_columns = min(n_panels, most)
+    n_columns = 2 if n_panels == 4 else min(n_panels, most)
     n_rows = math.ceil(n_panels / n_columns)
     width = WIDTH if n_columns > 1 else 6.4
     figure = new_figure(width, 0.35 + height * n_rows)
@@ -81,6 +81,17 @@ def grid(n_panels: int, height: float, most: int = 3, **options: Any) -> tuple[F
         for axis in axes[max(0, n_panels - n_columns) : n_panels]:
             axis.tick_params(labelbottom=True)
     return figure, axes[:n_panels]
+
+
+def label_edges(panels: Sequence[Axes], xlabel: str, ylabel: str = "") -> None:
+    """Name the axes of a grid once: below its lowest panels, left of its first column."""
+    for i, axes in enumerate(panels):
+        place = axes.get_subplotspec()
+        n_columns = place.get_gridspec().ncols if place else 1
+        if i % n_columns == 0:
+            axes.set_ylabel(ylabel)
+        if i >= len(panels) - n_columns:
+            axes.set_xlabel(xlabel)
 
 
 def plain(axes: Axes, *, xlabel: str = "", ylabel: str = "", title: str = "") -> None:
@@ -108,7 +119,7 @@ def by_round(axes: Axes) -> None:
 def legend(figure: Figure, axes: Axes) -> None:
     """Put the legend above the axes, in as many columns as fit."""
     handles, names = axes.get_legend_handles_labels()
-    columns = max(1, min(len(names), 5, int(80 / (max(map(len, names), default=1) + 6))))
+    columns = max(1, min(len(names), 5, int(110 / (max(map(len, names), default=1) + 6))))
     figure.legend(
         handles, names, loc="outside upper left", ncols=columns, frameon=False,
         fontsize=9, labelcolor=INK, handlelength=1.6, columnspacing=1.6,

@@ -17,6 +17,7 @@ from .drawing import (
     by_round,
     colours,
     grid,
+    label_edges,
     legend,
     new_figure,
     plain,
@@ -67,14 +68,13 @@ def curves(experiment: Experiment, row: str, folder: Path) -> Picture | None:
         legend(figure, axes)
     else:
         figure, panels = grid(len(bands), 1.9, sharex=True, sharey=True)
-        for i, (axes, (name, b)) in enumerate(zip(panels, bands.items(), strict=True)):
+        for axes, (name, b) in zip(panels, bands.items(), strict=True):
             other = bands.get(reference)
             if other is not None and name != reference:
                 axes.plot(other.rounds, scale * other.mean, color=MUTED, lw=0.9, alpha=0.8)
             _line(axes, b, scale, colour[name], name)
             plain(axes, title=name)
-            if i >= len(bands) - 3:
-                axes.set_xlabel("round")
+        label_edges(panels, "round")
         figure.supylabel(ylabel, color=MUTED, fontsize=9)
     if symbol == "%":
         # From the first steep rounds on: differences of a point are lost beside them.
@@ -82,6 +82,7 @@ def curves(experiment: Experiment, row: str, folder: Path) -> Picture | None:
         panels[0].set_ylim(max(0.0, scale * lowest - 5.0), 100.0)
     elif _decades(bands.values()) > 1:
         panels[0].set_yscale("log")
+        panels[0].set_ylim(bottom=min(float(b.mean.min()) for b in bands.values()) / 3)
     target, _ = target_of(experiment, experiment.rows[row])
     if target is not None:
         for axes in panels:
@@ -100,8 +101,8 @@ def curves(experiment: Experiment, row: str, folder: Path) -> Picture | None:
         caption += f" Dashed: the target, {scale * target:.4g}{' %' if symbol == '%' else ''}."
     if len(bands) > TOGETHER and reference in bands:
         caption += f" The thin grey line is {reference}."
-    if len(bands) > 1:
-        gap = abs(last[ranked[0]] - last[ranked[-1]])
+    gap = abs(last[ranked[0]] - last[ranked[-1]])
+    if gap > 0:
         caption += (
             f" Over the last five evaluations {ranked[0]} leads, {ranked[-1]} comes last, "
             f"{gap:.3g} {'points' if symbol == '%' else 'MSE'} apart."

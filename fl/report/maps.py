@@ -15,7 +15,18 @@ from ..data.federation import DataError, Federation, Ids
 from ..data.picture import INK, client_order, draw_partition
 from ..streams import Streams
 from .collect import Cell, Experiment, Run
-from .drawing import PAPER, RULE, Picture, by_round, from_files, grid, plain, publish, svg_settings
+from .drawing import (
+    PAPER,
+    RULE,
+    Picture,
+    by_round,
+    from_files,
+    grid,
+    label_edges,
+    plain,
+    publish,
+    svg_settings,
+)
 from .figures import palette, run_cells
 from .results import file_stem
 
@@ -89,7 +100,7 @@ def selection_map(
         return None
     figure, panels = grid(len(cells), 2.3, sharex=True, sharey=True)
     colour, reached = palette(experiment), []
-    for i, (axes, cell) in enumerate(zip(panels, cells, strict=True)):
+    for axes, cell in zip(panels, cells, strict=True):
         run = example(cell, seed)
         history = run.history
         n_clients = int(history.facts.get("n_clients", history.config.data.n_clients))
@@ -101,12 +112,11 @@ def selection_map(
         warm = sum(bool(record.get("warmup")) for record in history)
         if warm:
             axes.axvline(warm + 0.5, color=INK, lw=0.8, ls=(0, (4, 3)))
-        plain(axes, ylabel="client" if i % 3 == 0 else "", title=cell.column)
+        plain(axes, title=cell.column)
         axes.grid(visible=False)
-        if i >= len(cells) - 3:
-            axes.set_xlabel("round")
         reached.append(f"{cell.column} {int(picked.any(axis=1).sum())} of {n_clients}")
-    by = "in the order of their numbers" if order is None else "by dominant label"
+    label_edges(panels, "round", "client")
+    by = "in the order of their numbers" if order is None else "sorted as in the partition map"
     caption = (
         f"A mark is a client (line, {by}) picked in a round (column), {row}, "
         f"seed {seed}. Dashed: the end of a method's own warm-up. "
@@ -123,7 +133,7 @@ def coalition_sizes(experiment: Experiment, row: str, seed: int, folder: Path) -
         return None
     figure, panels = grid(len(cells), 2.2, sharey=True)
     colour, shares = palette(experiment), []
-    for i, (axes, cell) in enumerate(zip(panels, cells, strict=True)):
+    for axes, cell in zip(panels, cells, strict=True):
         rounds, sizes = _sizes(example(cell, seed))
         fades = np.linspace(0.95, 0.25, sizes.shape[1])
         floor = np.zeros(len(rounds))
@@ -134,8 +144,9 @@ def coalition_sizes(experiment: Experiment, row: str, seed: int, folder: Path) -
             )  # fmt: skip
             floor = floor + column
         by_round(axes)
-        plain(axes, ylabel="clients" if i % 3 == 0 else "", title=cell.column, xlabel="round")
+        plain(axes, title=cell.column)
         shares.append(f"{cell.column} {100 * (sizes[:, 0] / sizes.sum(axis=1)).mean():.0f} %")
+    label_edges(panels, "round", "clients")
     caption = (
         f"Sizes of the coalitions by round, {row}, seed {seed}: one layer each, "
         f"the largest at the bottom. The largest holds on average {', '.join(shares)} of all "

@@ -179,6 +179,7 @@ def progress_table(experiment: Experiment) -> Table:
                     "megabytes_to_target": cost.megabytes,
                 }
             rows.append(row)
+    fine = 1 if any((row["megabytes"] or 0.0) >= 10 for row in rows) else 3
     columns = [
         Column("row", _row_heading(experiment)),
         Column("column", _column_heading(experiment)),
@@ -187,8 +188,8 @@ def progress_table(experiment: Experiment) -> Table:
         Column(f"target{suffix}", "target", 0 if symbol == "%" else digits, scale),
         Column("reached", "reached"),
         Column("rounds_to_target", "rounds to it", 1),
-        Column("megabytes_to_target", "MB to it", 1),
-        Column("megabytes", "MB in all", 1),
+        Column("megabytes_to_target", "MB to it", fine),
+        Column("megabytes", "MB in all", fine),
     ]
     origins = {target_of(experiment, cells)[1] for cells in _begun(experiment).values()}
     caption = (

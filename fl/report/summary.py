@@ -61,10 +61,10 @@ def _leader(experiment: Experiment, cells: Sequence[Cell]) -> str:
     s = known[best]
     noise = "" if s.two_std is None else f" ± {scale * s.two_std:.{digits}f}"
     value = f"{scale * (s.mean or 0.0):.{digits}f}{noise} {symbol}"
-    seeds = _count(s.n, "seed")
+    seeds = ("" if s.two_std is None else "± 2 std, ") + _count(s.n, "seed")
     if len(known) == 1:
-        return f"{best} ends at {value} (last five, {seeds})."
-    return f"{best} has the best last five of {len(known)}, {value} (± 2 std, {seeds})."
+        return f"{best} ends at {value} (last five; {seeds})."
+    return f"{best} has the best last five of {len(known)}, {value} ({seeds})."
 
 
 def _ours(experiment: Experiment, cells: Sequence[Cell]) -> str:
