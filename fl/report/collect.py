@@ -58,6 +58,7 @@ class Cell:
     started: tuple[Run, ...] = ()
     planned: int = 0
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    target: float | None = None
 
     @property
     def histories(self) -> list[History]:
@@ -224,6 +225,7 @@ def _read_cell(cell: Mapping[str, Any], folder: Path, metric: str) -> Cell:
         started=tuple(started),
         planned=len(cell["runs"]),
         settings=cell.get("config") or {},
+        target=None if cell.get("target") is None else float(cell["target"]),
     )
 
 

@@ -46,6 +46,9 @@ def baseline_of(experiment: Experiment, cells: Sequence[Cell]) -> Cell:
 
 def target_of(experiment: Experiment, cells: Sequence[Cell]) -> tuple[float | None, str]:
     """Return the target of a row and where it comes from."""
+    own = {cell.target for cell in cells if cell.target is not None}
+    if len(own) == 1:
+        return own.pop(), "set by the experiment"
     histories = [history for cell in cells for history in cell.histories]
     named = {history.config.target for history in histories}
     for target in (experiment.target, named.pop() if len(named) == 1 else None):

@@ -193,6 +193,18 @@ def test_progress_counts_rounds_and_megabytes_to_the_target(page, rtol):
     assert_allclose(float(row["worst_decile_percent"]), worst, rtol=rtol)
 
 
+def test_target_of_the_plan_wins_even_if_nobody_met_it(tmp_path):
+    make_run(tmp_path / "run", "fedavg", 0, [0.1, 0.2], target=0.1)
+    cell = {"row": "Digits", "column": "FedAvg", "method": "fedavg", "paper": None,
+            "runs": ["run"], "config": {}, "target": 0.85}  # fmt: skip
+    plan = {"experiment": "one", "title": "One", "quick": False, "metric": "accuracy",
+            "cells": [cell]}  # fmt: skip
+    write_json(tmp_path / "experiment.json", plan)
+    row = read_table(build([tmp_path], tmp_path / "out"), "one-progress")["Digits", "FedAvg"]
+    assert (row["target_percent"], row["reached"]) == ("85.0", "0 of 1")
+    assert row["rounds_to_target"] == row["megabytes_to_target"] == ""
+
+
 def test_target_nobody_met_costs_nothing(tmp_path):
     make_run(tmp_path / "run", "fedavg", 0, [0.1, 0.2])
     history = read_history(tmp_path / "run")
