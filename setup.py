@@ -52,7 +52,6 @@ def kernels(mode):
         "wraparound": False,
         "initializedcheck": False,
         "cdivision": True,
-        "freethreading_compatible": True,
     }
     modules = cythonize(found, compiler_directives=directives)
     for module in modules:  # cythonize drops the flag

@@ -5,7 +5,6 @@ Arrays are warm and updated in place; nothing here imports cvrcore.
 
 import numpy as np
 from sklearn.cluster import SpectralClustering
-from threadpoolctl import threadpool_limits
 
 
 class DenseRound:
@@ -70,10 +69,9 @@ class DenseRound:
         self.update_covariance(representative[self.labels])
 
 
-def with_best_threads(measure):
-    """Return the smaller of two timings: one BLAS thread, and two."""
-    results = []
-    for n_threads in (1, 2):
-        with threadpool_limits(n_threads, user_api="blas"):
-            results.append(measure())
-    return min(results)
+def inertia(points, labels):
+    """Return the sum of squared distances to the clusters' means."""
+    sums = np.zeros((labels.max() + 1, points.shape[1]))
+    np.add.at(sums, labels, points)
+    means = sums / np.bincount(labels)[:, None]
+    return np.sum((points - means[labels]) ** 2)

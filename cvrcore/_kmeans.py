@@ -326,7 +326,7 @@ def kmeans(points, start, uniforms, swaps, max_iter, labels):
             continue
         _move_points(points, centres, trial_labels, sizes, lane, best, own, max_iter)
         inertia = _inertia(points, trial_labels, centres, sizes)
-        if inertia < lowest:
+        if inertia < lowest or attempt == 0:
             lowest = inertia
             for i in range(n_points):
                 labels[i] = trial_labels[i]

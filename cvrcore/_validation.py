@@ -75,13 +75,6 @@ def check_seed(value: Any, name: str = "seed") -> np.random.Generator:
         ) from None
 
 
-def check_flag(value: Any, name: str) -> bool:
-    """Return `value` if it is a bool."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-    return bool(value)
-
-
 def check_choice(value: Any, name: str, choices: Collection[str]) -> str:
     """Return `value` if it is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
@@ -193,6 +186,8 @@ def check_available(value: ArrayLike | None, n_clients: int, name: str = "availa
     """Return a mask (n_clients,) from a mask, an array of ids, or None for everybody."""
     if value is None:
         return np.ones(n_clients, dtype=bool)
+    if isinstance(value, (set, frozenset)):
+        value = sorted(value)
     array = np.asarray(value)
     if array.dtype == bool:
         if array.shape != (n_clients,):
@@ -201,8 +196,10 @@ def check_available(value: ArrayLike | None, n_clients: int, name: str = "availa
                 f"{array.shape}"
             )
         return array.copy()
+    if array.shape == (n_clients,) and n_clients > 2 and not set(array.tolist()) - {0, 1}:
+        raise ValueError(f"{name} must be a boolean mask or ids, got a mask of {array.dtype}")
     mask = np.zeros(n_clients, dtype=bool)
-    mask[check_ids(value, name, n_clients)] = True
+    mask[check_ids(array, name, n_clients)] = True
     return mask
 
 

@@ -81,14 +81,17 @@ class Affinity:
             return self._proximity
         above = self._proximity[np.triu_indices_from(self._proximity, k=1)]
         median = float(np.median(above)) if above.size else 1.0
-        return np.exp(self._proximity * (-1.0 / median if median > 0 else -1.0))
+        tiny = np.finfo(np.float64).tiny  # its inverse is still finite
+        return np.exp(self._proximity * (-1.0 / median if median > tiny else -1.0))
 
     def has_distinct(self, count: int) -> bool:
         """Return whether there are at least `count` different normalised rows."""
-        # Equal rows have equal squares, so this count is never above the true one.
-        if len(set(self._squares.tolist())) >= count:
+        # Rows are unit vectors, and parallel models leave rounding between theirs: count in
+        # steps above it. First the squares, cheap; rows that differ there do differ.
+        step = 64 * float(np.finfo(self.offsets.dtype).eps)
+        if len(set(np.round(self._squares / step).tolist())) >= count:
             return True
-        return len(np.unique(self.offsets, axis=0)) >= count
+        return len(np.unique(np.round(self.offsets / step), axis=0)) >= count
 
     def state(self) -> dict[str, Any]:
         """Return everything as arrays: a recomputed matrix would differ in its last bits."""

@@ -70,7 +70,7 @@ def trivial_partition(n_clients: int, n_coalitions: int) -> Ids | None:
 
 
 def plane_coalitions(
-    models: Float, n_coalitions: int, rng: np.random.Generator, effort: Effort, start: Ids = _NOBODY
+    models: Float, n_coalitions: int, rng: np.random.Generator, effort: Effort
 ) -> Ids:
     """Cluster raw models of one or two coordinates by k-means.
 
@@ -78,7 +78,9 @@ def plane_coalitions(
     """
     if len(np.unique(models, axis=0)) < n_coalitions:
         return balanced_partition(models.shape[0], n_coalitions, rng)
-    return cluster_points(models.astype(np.float64), n_coalitions, rng, effort, start)
+    points = models.astype(np.float64)
+    points /= np.abs(points).max()  # squares of very small or large numbers leave the range
+    return cluster_points(points - points.mean(axis=0), n_coalitions, rng, effort)
 
 
 def spectral_coalitions(

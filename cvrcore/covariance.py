@@ -64,7 +64,8 @@ def update_covariance(
     models : array-like of shape (n_clients, n_features)
         Rows after the round: new ones for those that reported, old ones for the rest.
     clients : array-like of int
-        Representatives that reported, at most one in a coalition.
+        Representatives that reported, at most one in a coalition. With none at all every
+        residual is 0 and C only fades; the selector leaves such a round out.
     coalitions : array-like of int, shape (n_clients,)
     rate : float
         Step, in [0, 1].

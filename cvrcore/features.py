@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._validation import Float, Ids, check_count
+from ._validation import Float, Ids, check_count, check_ids
 
 Model = Mapping[str, Any] | Sequence[Any]
 
@@ -55,9 +55,9 @@ class FeatureMap:
         total = sum(int(np.prod(shape)) for shape in self.shapes)
         self.index: Ids | None = None
         if index is not None:
-            self.index = np.sort(np.asarray(index, dtype=np.int64))
-            if self.index.size == 0 or self.index[0] < 0 or self.index[-1] >= total:
-                raise ValueError(f"index must hold positions in 0..{total - 1}, got {index!r}")
+            self.index = np.sort(check_ids(index, "index", total))
+            if self.index.size == 0:
+                raise ValueError("index must hold at least one position, got none")
         self.n_features = total if self.index is None else int(self.index.size)
 
     @classmethod
@@ -134,7 +134,7 @@ class FeatureMap:
     def state_dict(self) -> dict[str, Any]:
         """Return the map as plain values and one array."""
         index = None if self.index is None else self.index.copy()
-        return {"names": self.names, "shapes": [list(s) for s in self.shapes], "index": index}
+        return {"names": list(self.names), "shapes": [list(s) for s in self.shapes], "index": index}
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> FeatureMap:

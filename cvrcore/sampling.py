@@ -30,7 +30,6 @@ class Groups:
 
     members: Ids  # eligible ids, those of one coalition together
     starts: Ids  # where each non-empty coalition begins in `members`
-    labels: Ids  # its label
     sizes: Ids  # its number of eligible members
 
     @classmethod
@@ -41,9 +40,8 @@ class Groups:
         if not eligible.all():
             order = order[eligible[order]]
             sizes = np.bincount(coalitions[order])
-        present = np.flatnonzero(sizes)
-        sizes = sizes[present]
-        return cls(order, np.cumsum(sizes) - sizes, present, sizes)
+        sizes = sizes[sizes > 0]
+        return cls(order, np.cumsum(sizes) - sizes, sizes)
 
     def spread(self, per_group: Float) -> Float:
         """Repeat one value per coalition for each of its members."""

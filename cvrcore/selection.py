@@ -41,7 +41,8 @@ class Selection:
     Attributes
     ----------
     clients : ndarray of int64, shape (m,)
-        Distinct ids, m = min(n_select, eligible), in the order they were drawn.
+        Distinct ids, m = min(n_select, eligible), coalition by coalition where there are
+        any, in the order drawn inside each.
     coalitions : ndarray of int64, shape (n_clients,), or None
         Coalition of every client, ``0 .. P - 1``; None in warm-up and for policies
         without coalitions.

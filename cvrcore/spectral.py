@@ -43,17 +43,17 @@ class NormalisedAffinity:
     float32 keeps seven digits of *it*: enough to iterate in, at half the cost.
     """
 
-    def __init__(self, affinity: Float, dtype: Any = np.float64) -> None:
+    def __init__(self, affinity: Float, dtype: Any = np.float64, positive: bool = True) -> None:
         degrees = affinity.sum(axis=1)
         self.inverse_root = 1.0 / np.sqrt(degrees)
         self.lead = np.sqrt(degrees / degrees.sum())
         self.products = 0
         self.matrix = np.empty(affinity.shape, dtype=dtype)
+        # Eigenvalue 1 becomes 0, or -1 where others may be negative and 0 would outrank them.
+        known = self.lead if positive else np.sqrt(2.0) * self.lead
 
         def fill(start: int, stop: int) -> None:
-            _backend.normalise_rows(
-                affinity, self.inverse_root, self.lead, start, stop, self.matrix
-            )
+            _backend.normalise_rows(affinity, self.inverse_root, known, start, stop, self.matrix)
 
         run_chunks(fill, affinity.shape[0], _CHUNK)
 
@@ -104,7 +104,7 @@ def spectral_points(
             basis = filtered_subspace(operator, start, n_wanted)
             if basis is not None:
                 return operator.embed(basis.vectors[:, :n_wanted]), basis
-        operator = NormalisedAffinity(affinity)
+        operator = NormalisedAffinity(affinity, positive=positive)
         basis = direct_basis(operator, min(block, n_clients - 1))
     return operator.embed(basis.vectors[:, :n_wanted]), basis
 

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ def save_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **entries)
 
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(buffer.getbuffer())
@@ -39,7 +40,7 @@ def save_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     _sync_directory(path.parent)
 

@@ -1,7 +1,7 @@
 """The covariance between rounds, exactly, in one of two forms chosen by size.
 
-Sums over rounds run in the order of rounds whatever the form, so that a store that
-switches, caches or is loaded from a file returns the same bits.
+Sums over rounds run in the order of rounds whatever the form, so that in float64 a store
+that switches, caches or is loaded from a file returns the same bits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from . import _backend
-from ._validation import Float, Ids
+from ._validation import Float, Ids, check_matrix
 from .threads import run_chunks
 
 STORES: Final = ("auto", "dense", "factored", "none")
@@ -91,7 +91,7 @@ class CovarianceStore:
     def append(self, residual: Float, rate: float) -> None:
         """Take one step: ``C <- (1 - rate) C + rate r r^T``."""
         self.scale *= 1.0 - rate
-        if self.scale < 1e-60:
+        if self.scale < (1e-60 if self.dtype == np.float64 else 1e-12):
             self._rescale()
         if self.base is None and self.kind == "auto" and 2 * self.n_stored >= self.n_clients:
             self._make_dense()
@@ -136,7 +136,10 @@ class CovarianceStore:
     def restore(self, state: dict[str, Any]) -> None:
         """Take back what `state` returned."""
         self.scale, self.ones = float(state["scale"]), float(state["ones"])
-        self.base, self.blocks, self.used, self._cache = state["base"], [], 0, None
+        self.base, self.blocks, self.used, self._cache = None, [], 0, None
+        if state["base"] is not None:
+            shape = (self.n_clients * (self.n_clients + 1) // 2, self.n_features)
+            self.base = check_matrix(state["base"], "base", shape, self.dtype).copy()
         for block in state["history"]:
             if block.shape[0] != self.n_clients or block.shape[2] != self.n_features:
                 raise ValueError(f"history must be of {self.n_clients} clients, got {block.shape}")

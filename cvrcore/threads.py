@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -36,21 +37,32 @@ def _blas_pools(scipy_loaded: bool) -> list[Any]:
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
+_lock = threading.Lock()
+_inside: list[Any] = []  # callers inside the block; the first saves, the last restores
+_before: list[tuple[Any, int]] = []
+
+
 @contextlib.contextmanager
 def single_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread inside the block.
+    """Limit BLAS to one thread inside the block, for the whole process.
 
     Libraries are looked up once: a fresh ``threadpool_limits`` costs a millisecond.
     """
-    pools = _blas_pools("scipy.linalg" in sys.modules)
-    before = [pool.get_num_threads() for pool in pools]
-    for pool in pools:
-        pool.set_num_threads(1)
+    with _lock:
+        _inside.append(None)
+        known = [pool for pool, _ in _before]
+        for pool in _blas_pools("scipy.linalg" in sys.modules):
+            if pool not in known:
+                _before.append((pool, pool.get_num_threads()))
+                pool.set_num_threads(1)
     try:
         yield
     finally:
-        for pool, count in zip(pools, before, strict=True):
-            pool.set_num_threads(count)
+        with _lock:
+            _inside.pop()
+            while _before and not _inside:
+                pool, count = _before.pop()
+                pool.set_num_threads(count)
 
 
 @functools.cache
@@ -71,7 +83,7 @@ def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> N
         work(0, length)
         return
     size = min(n_threads(), -(-length // chunk))
-    starts = iter(range(0, length, chunk))  # next() on it is atomic
+    starts = iter(range(0, length, chunk))  # next() on it is atomic under the GIL
 
     def take() -> None:
         for start in starts:
@@ -81,6 +93,8 @@ def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> N
         take()
         return
     others = [_crew(size - 1, os.getpid()).submit(take) for _ in range(size - 1)]
-    take()
-    for other in others:
-        other.result()
+    try:
+        take()
+    finally:  # nobody may write after this call has returned, however it does
+        for other in others:
+            other.result()

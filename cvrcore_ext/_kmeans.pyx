@@ -311,7 +311,7 @@ def kmeans(
                 max_iter,
             )
             inertia = _inertia(points, trial_labels, centres, sizes)
-            if inertia < lowest:
+            if inertia < lowest or attempt == 0:
                 lowest = inertia
                 for i in range(n_points):
                     labels[i] = trial_labels[i]

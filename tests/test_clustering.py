@@ -100,6 +100,17 @@ def test_embedding_spans_the_leading_eigenvectors(kind, n_coalitions):
     assert_allclose(ours, theirs, rtol=1e-7, atol=1e-9)
 
 
+def test_negative_eigenvalues_do_not_let_the_constant_vector_back_in():
+    models = np.random.default_rng(0).normal(size=(12, 3))
+    affinity = naive.affinity(models, "sigmoid", 3.0)
+    assert np.linalg.eigvalsh(affinity).min() < 0
+    points, _ = spectral_points(affinity, 8, positive=False)
+    expected = naive.embedding(affinity, 8)[:, 1:]
+    ours = np.linalg.norm(points[:, None] - points[None], axis=2)
+    theirs = np.linalg.norm(expected[:, None] - expected[None], axis=2)
+    assert_allclose(ours, theirs, rtol=1e-7, atol=1e-9)
+
+
 @pytest.mark.parametrize("kind", ["planted", "flat"])
 @pytest.mark.parametrize("n_clients", [100, 400])
 def test_warm_start_reaches_the_direct_solution(kind, n_clients):
@@ -198,6 +209,21 @@ def test_always_exactly_p_coalitions(backend, models, n_coalitions):
 def test_too_few_distinct_rows_are_dealt_in_balance():
     sizes = np.bincount(cvrcore.coalitions(np.ones((11, 4)), 4, seed=3))
     assert set(sizes) == {2, 3}
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
+@pytest.mark.parametrize("n_features", [1, 2])
+def test_scale_of_few_coordinates_does_not_matter(n_features, scale):
+    models = scale * np.repeat([[1.0, 5.0], [2.0, 5.0], [3.0, 7.0]], 4, axis=0)[:, :n_features]
+    models += 1e-3 * scale * np.random.default_rng(0).normal(size=models.shape)
+    labels = cvrcore.coalitions(models, 3, seed=0)
+    assert_array_equal(labels, np.repeat([0, 1, 2], 4))
+
+
+def test_parallel_models_are_one_and_dealt_at_random():
+    rng = np.random.default_rng(0)
+    models = np.outer(rng.uniform(0.5, 3, size=30), rng.normal(size=7))
+    assert set(np.bincount(cvrcore.coalitions(models, 5, seed=0))) == {6}
 
 
 def test_one_coordinate_is_clustered_as_it_is():

@@ -127,7 +127,7 @@ def test_a_place_nobody_can_fill_goes_where_most_are_to_spare():
     labels = np.array([0, 0, 1, 1, 1, 2, 2, 2, 2])
     eligible = np.array([0, 0, 1, 0, 0, 1, 1, 1, 1], dtype=bool)
     groups = Groups.of(labels, eligible)
-    assert_array_equal(groups.labels, [1, 2])
+    assert_array_equal(groups.sizes, [1, 4])
     assert_array_equal(places_of(groups, 3), [1, 2])
     assert_array_equal(places_of(groups, 9), [1, 4])
     assert_array_equal(places_of(groups, 1), [1, 1])  # one each is the least

@@ -8,6 +8,7 @@ named ``_check_*`` run before anything changes, so a rejected call leaves no tra
 from __future__ import annotations
 
 import abc
+import copy
 import dataclasses
 import os
 from typing import Any, ClassVar, Self
@@ -85,6 +86,8 @@ class Selector(abc.ABC):
         self.n_select = check_count(n_select, "n_select", maximum=self.n_clients)
         self.weights = check_weights(weights, self.n_clients)
         self.round = 0
+        if isinstance(seed, np.random.Generator):
+            raise TypeError("seed must be an integer, a SeedSequence or None, got a Generator")
         self._rng = check_seed(seed)
         self._pending: Selection | None = None
         self._probed: Ids | None = None
@@ -155,6 +158,8 @@ class Selector(abc.ABC):
     def resize(self, n_clients: int, weights: ArrayLike) -> None:
         """Add slots for clients that joined; old slots keep their id and weight.
 
+        A round that is pending is dropped: select again.
+
         Parameters
         ----------
         n_clients : int
@@ -213,7 +218,7 @@ class Selector(abc.ABC):
             restored.round = check_count(state["round"], "round", minimum=0)
             restored._rng.bit_generator.state = state["rng"]
             if state["pending"] is not None:
-                restored._pending = Selection(**state["pending"])
+                restored._pending = Selection(**copy.deepcopy(state["pending"]))
             if state["probed"] is not None:
                 restored._probed = check_ids(state["probed"], "probed", restored.n_clients)
             restored._restore(state["learned"])
@@ -229,10 +234,15 @@ class Selector(abc.ABC):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a selector that `save` wrote."""
+        """Read a selector that `save` wrote; ``Selector.load`` reads any policy's."""
         from ..state import load_state
+        from . import policy_class
 
-        return cls.from_state_dict(load_state(path))
+        state = load_state(path)
+        if cls is Selector:
+            found: Self = policy_class(state["policy"]).from_state_dict(state)  # type: ignore[assignment]
+            return found
+        return cls.from_state_dict(state)
 
     # -- what a policy writes ----------------------------------------------------
 

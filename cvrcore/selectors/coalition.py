@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any, Final
 
@@ -128,13 +129,19 @@ class CoalitionSelector(Selector):
         self.warmup = check_count(warmup, "warmup", minimum=0)
         self.dtype = check_dtype(dtype)
         self.preset = check_choice(preset, "preset", PRESETS)
-        self.predictor = check_choice(predictor or PRESETS[preset], "predictor", PREDICTORS)
+        self.predictor = check_choice(
+            PRESETS[preset] if predictor is None else predictor, "predictor", PREDICTORS
+        )
         self.kernel = check_choice(kernel, "kernel", KERNELS)
         self.gamma = check_gamma(gamma, self.kernel)
         self.temperature = check_number(temperature, "temperature", above=0)
         self.score = check_choice(score, "score", SCORES)
         self.within = check_choice(within, "within", LAWS)
-        self.rate = rate if rate == "decay" else check_number(rate, "rate", above=0, below=1)
+        self.rate: str | float = (
+            check_choice(rate, "rate", ("decay",))
+            if isinstance(rate, str)
+            else check_number(rate, "rate", above=0, below=1)
+        )
         self.recluster_every = check_count(recluster_every, "recluster_every")
         self.store = check_choice(store, "store", STORES)
         if self.store == "none" and self.predictor == "regression":
@@ -142,7 +149,7 @@ class CoalitionSelector(Selector):
 
         self._initial, self._rows = self._initial_rows(initial)
         self.updates = 0  # main rounds that reached the covariance, s
-        self._ones = 1.0  # weight of C(1) in C
+        self._ones = 1.0  # weight of C(1) in C; kept here too for store="none"
         self._moment = np.ones((self.n_clients, self.n_features), dtype=self.dtype)
         self._diagonal = np.ones((self.n_clients, self.n_features), dtype=self.dtype)
         self._floor = np.full(self.n_features, DIAGONAL_FLOOR)
@@ -196,16 +203,22 @@ class CoalitionSelector(Selector):
 
     def _coalitions(self) -> Ids:
         """Return this round's partition, made anew when it is due; Algorithm 1, lines 3-5."""
-        if self._labels is not None and self._age < self.recluster_every:
-            return self._labels
-        known = np.empty(0, dtype=np.int64) if self._labels is None else self._labels
-        effort = _COLD if self._labels is None else warm_effort(self.n_clients)
+        last = self._labels
+        if last is not None and int(last.max()) + 1 != self.n_select:
+            last = None  # somebody changed n_select
+        if last is not None and self._age < self.recluster_every:
+            return last
+        start, effort = np.empty(0, dtype=np.int64), _COLD
+        if last is not None and self._basis is not None:  # without one they were dealt at random
+            start = last
+            if 4 * int(self._stale.sum()) <= self.n_clients:
+                effort = warm_effort(self.n_clients)
         labels = trivial_partition(self.n_clients, self.n_select)
         if labels is None and self.n_features <= 2:
-            labels = plane_coalitions(self._rows, self.n_select, self._rng, effort, known)
+            labels = plane_coalitions(self._rows, self.n_select, self._rng, _COLD)
         if labels is None:
             labels, self._basis = spectral_coalitions(
-                self._fresh_affinity(), self.n_select, self._rng, effort, known, self._basis
+                self._fresh_affinity(), self.n_select, self._rng, effort, start, self._basis
             )
         self._labels, self._age = labels, 0
         return labels
@@ -283,7 +296,17 @@ class CoalitionSelector(Selector):
     # -- checks, growth and state -----------------------------------------------
 
     def _check_models(self, models: ArrayLike, n_reported: int) -> Float:
-        return check_matrix(models, "models", (n_reported, self.n_features), self.dtype)
+        return self._check_range(
+            check_matrix(models, "models", (n_reported, self.n_features), self.dtype), "models"
+        )
+
+    def _check_range(self, rows: Float, name: str) -> Float:
+        """Refuse what would overflow once squared and summed: it could never be undone."""
+        limit = float(np.sqrt(np.finfo(self.dtype).max)) / max(self.n_clients, self.n_features)
+        peak = float(np.abs(rows).max()) if rows.size else 0.0
+        if peak > limit:
+            raise ValueError(f"{name} must stay within {limit:.3g} in {self.dtype}, got {peak:.3g}")
+        return rows
 
     def _check_learnable(self, report: Report) -> None:
         if report.models is None and report.clients.size:
@@ -296,8 +319,10 @@ class CoalitionSelector(Selector):
             return np.zeros(self.n_features, self.dtype), np.zeros(shape, self.dtype)
         if np.ndim(initial) == 2:
             rows = check_matrix(initial, "initial", shape, self.dtype).copy()
+            self._check_range(rows, "initial")
             return rows.mean(axis=0), rows
         row = check_vector(initial, "initial", self.n_features, self.dtype).copy()
+        self._check_range(row, "initial")
         return row, np.tile(row, (self.n_clients, 1))
 
     def _grow(self, n_clients: int, added: Float) -> None:
@@ -365,6 +390,9 @@ class CoalitionSelector(Selector):
         self._stale = check_stored(learned["stale"], "stale", self.n_clients, bool)
         if learned["labels"] is not None:
             self._labels = check_labels(learned["labels"], self.n_clients, "labels").copy()
-        self._basis = None if learned["basis"] is None else Basis(**learned["basis"])
+            if int(self._labels.max()) + 1 != self.n_select:
+                raise ValueError(f"labels must name {self.n_select} coalitions")
+        if learned["basis"] is not None:
+            self._basis = Basis(**copy.deepcopy(learned["basis"]))
         if learned["affinity"] is not None:
             self._affinity = Affinity.restored(learned["affinity"], self.kernel, self.gamma)
