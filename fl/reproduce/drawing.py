@@ -20,6 +20,10 @@ COLOURS = (
 )  # fmt: skip
 
 
+SMOOTH = 10  # rounds
+MOST_BANDS = 5  # more of them hide one another
+
+
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure of that many inches that can be saved as it is."""
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -53,9 +57,12 @@ def draw_curves(folder: Path) -> list[str]:
             continue
         figure = new_figure(7, 4.2)
         axes = figure.add_subplot()
-        for cell, colour in zip(cells, COLOURS * 3, strict=False):
-            _curve(axes, folder, cell, colour)
-        _label(axes, experiment, row)
+        band = len(cells) <= MOST_BANDS
+        lows = [
+            _curve(axes, folder, cell, colour, band)
+            for cell, colour in zip(cells, COLOURS * 3, strict=False)
+        ]
+        _label(axes, experiment, row + ", band of 2 std" * band, min(lows))
         axes.set_xlabel("round")
         axes.legend(frameon=False, fontsize=8, ncols=2)
         names.append(f"{slug(row)}-curves.png")
@@ -63,26 +70,45 @@ def draw_curves(folder: Path) -> list[str]:
     return names
 
 
-def _curve(axes: Axes, folder: Path, cell: dict[str, Any], colour: str) -> None:
+def _curve(axes: Axes, folder: Path, cell: dict[str, Any], colour: str, band: bool) -> float:
+    """Draw one cell, smoothed; return the least value that the figure should show."""
     columns = [h.column(h.metric) for h in histories(folder, cell).values()]
     rounds = columns[0][0]
-    values = np.stack([v for at, v in columns if np.array_equal(at, rounds)])
+    values = np.stack([smooth(v) for at, v in columns if np.array_equal(at, rounds)])
     mean = values.mean(axis=0)
+    main = cell["method"] == "fedcvr-bolt"
     label = f"{cell['column']} ({len(values)})"
-    axes.plot(rounds, mean, label=label, linewidth=1.3, color=colour)
-    if len(values) > 1:
+    axes.plot(rounds, mean, label=label, linewidth=2.2 if main else 1.2, color=colour)
+    if band and len(values) > 1:
         spread = 2 * values.std(axis=0, ddof=1)
         axes.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.10, lw=0)
+    return float(mean[len(mean) // 8 :].min())
 
 
-def _label(axes: Axes, experiment: dict[str, Any], row: str) -> None:
+def smooth(values: np.ndarray, width: int = SMOOTH) -> np.ndarray:
+    """Return the mean of each value and up to ``width - 1`` before it.
+
+    Examples
+    --------
+    >>> smooth(np.array([1.0, 3.0, 5.0]), width=2).tolist()
+    [1.0, 2.0, 4.0]
+    """
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - width, 0)
+    return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def _label(axes: Axes, experiment: dict[str, Any], row: str, low: float) -> None:
     accuracy = experiment["metric"] == "accuracy"
     axes.set_ylabel("mean accuracy of clients" if accuracy else "test MSE")
     if accuracy:
-        axes.set_ylim(top=1.0)
+        axes.set_ylim(bottom=max(low - 0.03, 0.0))
     else:
         axes.set_yscale("log")
-    axes.set_title(f"{experiment['title']}: {row}, band of 2 std (seeds)", fontsize=9)
+    axes.set_title(
+        f"{experiment['title']}: {row}; running mean of {SMOOTH} rounds; (seeds)", fontsize=9
+    )
     axes.grid(alpha=0.3)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
