@@ -66,7 +66,9 @@ class Policy:
             options["warmup"] = self._warmup  # its own warm-up makes the same draws
         elif self._warmup and config.policy != "uniform":
             self._uniform = self._make("uniform", config.n_select, {})
-        self._chosen = self._make(config.policy, config.n_select, options)
+        # After a warm-up that is not its own, a stream of its own: no draw is made twice.
+        key = () if self._uniform is None else (1,)
+        self._chosen = self._make(config.policy, config.n_select, options, key)
 
     @property
     def n_features(self) -> int | None:
@@ -74,8 +76,11 @@ class Policy:
         return None if self.features is None else self.features.n_features
 
     def in_round(self, t: int) -> cvrcore.Selector:
-        """Return the selector of round `t`, counted from 0."""
-        if self._uniform is not None and t < self._warmup:
+        """Return the selector of round `t`, counted from 0.
+
+        A round in which nobody was reachable does not count towards the warm-up.
+        """
+        if self._uniform is not None and self._uniform.round < self._warmup:
             return self._uniform
         return self._chosen
 
@@ -90,14 +95,16 @@ class Policy:
         if self._uniform is not None:
             self._uniform.load_state_dict(state["uniform"])
 
-    def _make(self, name: str, n_select: int, options: dict[str, Any]) -> cvrcore.Selector:
+    def _make(
+        self, name: str, n_select: int, options: dict[str, Any], key: tuple[int, ...] = ()
+    ) -> cvrcore.Selector:
         try:
             return cvrcore.make_selector(
                 name,
                 n_clients=len(self._weights),
                 n_select=n_select,
                 weights=self._weights,
-                seed=self._streams.sequence("selection"),
+                seed=self._streams.sequence("selection", *key),
                 **options,
             )
         except (TypeError, ValueError) as error:

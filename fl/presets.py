@@ -125,10 +125,13 @@ def make_config(
             options["rate"] = _SCRIPTS_RATE[dataset]
     elif chosen.policy == "active" and preset == "scripts":
         options["preset"] = "scripts"
+    elif chosen.policy == "power-of-choice" and preset == "scripts":
+        options["candidates"] = "uniform"
     config = RunConfig(
         method=method,
         preset=preset,
         aggregator=chosen.aggregator,
+        empty_test="zero" if preset == "scripts" else "skip",
         data=DataConfig(dataset=dataset),
         selection=SelectionConfig(policy=chosen.policy, options=options),
         algorithm=AlgorithmConfig(chosen.algorithm, dict(chosen.algorithm_options)),
@@ -163,6 +166,14 @@ def resolve(file: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
     }
     base = make_config(**named)
     known = {**file, "method": named["method"], "preset": named["preset"]}
+    if file.get("method", named["method"]) != named["method"]:
+        # What the file says of its own method does not describe the one asked for.
+        for own in ("algorithm", "aggregator"):
+            known.pop(own, None)
+        if isinstance(known.get("selection"), Mapping):
+            own_selection = ("policy", "options")
+            kept = {k: v for k, v in known["selection"].items() if k not in own_selection}
+            known["selection"] = kept
     if isinstance(data, Mapping):
         known["data"] = {**data, "dataset": named["dataset"]}
     return RunConfig.from_dict(_merged(base.to_dict(), known)).replace(**changes)

@@ -26,6 +26,7 @@ from .models import DEFAULT_MODEL, build_model
 from .policy import Policy
 from .samples import ClientSamples
 from .streams import Streams
+from .training import Update
 
 
 class Server:
@@ -119,7 +120,7 @@ class Server:
             ]
             answers = self.engine.train(algorithm.models, tasks)
         # What diverged is as good as lost: one NaN in an average is NaN for ever.
-        back = np.array([a is not None and np.isfinite(a.vector).all() for a in answers], bool)
+        back = np.array([a is not None and _is_finite(a) for a in answers], bool)
         updates = [a for a, is_back in zip(answers, back, strict=True) if a and is_back]
         reported, vectors = clients[back], [update.vector for update in updates]
         failed = np.setdiff1d(selection.clients, reported)
@@ -244,3 +245,9 @@ def _load(config: RunConfig, streams: Streams) -> Federation:
 def _finite(value: Any) -> Any:
     """Return None for a metric that is not a number: JSON knows no NaN."""
     return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _is_finite(update: Update) -> bool:
+    """Return whether a client's model, and the loss it reports if it does, are numbers."""
+    known = update.loss is None or bool(np.isfinite(update.loss))
+    return known and bool(np.isfinite(update.vector).all())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -47,8 +48,10 @@ class RunStore:
         self.folder = Path(folder)
         self._config = config
         self._rounds: IO[bytes] | None = None
+        self._fresh = self._begun = False  # config.json is ours; a round was written
         with self._reported("opened"):
             self.folder.mkdir(parents=True, exist_ok=True)
+            self._refuse_strangers()
             self._lock = _lock(self.folder / ".lock")
             try:
                 self._claim(resume)
@@ -69,12 +72,17 @@ class RunStore:
                     ) from None
                 wanted = int(state["rounds"])
                 lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-                records = [json.loads(line) for line in lines[:wanted]]
+                try:
+                    records = [json.loads(line) for line in lines[:wanted]]
+                except ValueError as error:
+                    raise StoreError(f"{path} is damaged: {error}") from None
                 if len(records) < wanted:
                     raise StoreError(
                         f"{path} holds {len(records)} of the {wanted} rounds before its "
                         "checkpoint; delete the folder to run again"
                     )
+            if len(records) < self._config.rounds:  # else a later reader would trust it
+                (self.folder / "summary.json").unlink(missing_ok=True)
             kept = sum(len(line) + 1 for line in lines[:wanted]) if state else 0
             self._rounds = path.open("r+b" if path.exists() else "w+b")
             self._rounds.truncate(kept)
@@ -89,6 +97,7 @@ class RunStore:
         """Write the line of one round."""
         if self._rounds is None:
             raise StoreError("restore must come before append")
+        self._begun = True
         with self._reported("written"):
             self._rounds.write(json.dumps(record, allow_nan=False).encode() + b"\n")
             self._rounds.flush()
@@ -106,9 +115,12 @@ class RunStore:
 
     def close(self) -> None:
         """Close the files and let others use the folder."""
-        if self._rounds is not None:
-            self._rounds.close()
-        self._lock.close()
+        try:
+            if self._rounds is not None:
+                with self._reported("written"):
+                    self._rounds.close()
+        finally:
+            self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -119,21 +131,41 @@ class RunStore:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except StoreError:
+            if error is None:
+                raise  # else what came first says more
+        if error is not None and self._fresh and not self._begun:
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Remove what this run made before it failed: a corrected one may use the folder."""
+        for name in ("config.json", "facts.json", "rounds.jsonl", ".lock"):
+            (self.folder / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # something else is in it
+            self.folder.rmdir()
+
+    def _refuse_strangers(self) -> None:
+        """Touch nothing in a folder that holds something other than a run."""
+        names = sorted(path.name for path in self.folder.iterdir())
+        ours = [name for name in names if name == ".lock" or name.endswith(".part")]
+        if "config.json" not in names and len(names) > len(ours):
+            stranger = next(name for name in names if name not in ours)
+            raise StoreError(f"{self.folder} must be empty or hold a run, got {stranger!r}")
 
     def _claim(self, resume: bool) -> None:
         path = self.folder / "config.json"
         if not path.exists():
-            strangers = [p.name for p in self.folder.iterdir() if p.name != ".lock"]
-            if strangers:
-                raise StoreError(
-                    f"{self.folder} must be empty or hold a run, got {sorted(strangers)[0]!r}"
-                )
             self._write("config.json", self._config.to_dict())
+            self._fresh = True
             return
         difference = _first_difference(read_json(path), self._config.to_dict())
         if difference:
-            raise StoreError(f"{self.folder} holds a run of another config: {difference}")
+            raise StoreError(
+                f"{self.folder} holds a run of another config: {difference}; choose another "
+                "folder, or delete this one"
+            )
         if not resume and (self.folder / "rounds.jsonl").exists():
             raise StoreError(
                 f"{self.folder} already holds this run; resume it, or choose another folder"
@@ -185,7 +217,7 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file beside its place, then rename it."""
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
         with part.open("w", encoding="utf-8") as file:
             json.dump(value, file, indent=1, allow_nan=False)
@@ -215,7 +247,7 @@ def _first_difference(ours: Any, theirs: Any, path: str = "") -> str:
 
 def _lock(path: Path) -> IO[str]:
     """Hold the folder for this process; the lock ends with it, however it ends."""
-    file = path.open("w")
+    file = path.open("a")
     try:
         import fcntl
     except ImportError:  # not POSIX: no lock to be had

@@ -56,29 +56,12 @@ def clear_errors(
         _fail(f"{error.name} is missing: pip install 'cvrcore[{wanted}]'")
     except OSError as error:
         _fail(str(error))
+    except TypeError as error:
+        _fail(f"a setting is of the wrong type: {error}")
     except (ValueError, RuntimeError) as error:
         if type(error).__name__ not in CLEAR and not isinstance(error, ValueError):
             raise
         _fail(str(error))
-
-
-@contextlib.contextmanager
-def no_empty_shell(out: Path | None) -> Iterator[None]:
-    """Remove a run folder made by a command that failed before its first round.
-
-    Its ``config.json`` would make a later, corrected command believe that the folder
-    holds a run of another config.
-    """
-    fresh = out is not None and not (out / "config.json").exists()
-    try:
-        yield
-    except BaseException:
-        if fresh and out is not None and not (out / "rounds.jsonl").exists():
-            for name in ("config.json", "facts.json", ".lock"):
-                (out / name).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # not empty, or not there
-                out.rmdir()
-        raise
 
 
 def _fail(message: str) -> None:

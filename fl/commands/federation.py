@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .errors import clear_errors, no_empty_shell
+from .errors import clear_errors
 from .settings import (
     Change,
     Clients,
@@ -60,7 +60,9 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Train one federation; without arguments, the embedded digits."""
-    with clear_errors(out), no_empty_shell(out):
+    with clear_errors(out):
+        if resume and out is None:
+            raise ValueError("--resume must go with --out, the folder of the run")
         from rich.console import Console
 
         from ..loop import run as run_federation

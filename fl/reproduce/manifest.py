@@ -80,7 +80,8 @@ class Manifest:
 
     def _entry(self, cell: Cell) -> dict[str, Any]:
         folder = self._out / cell.place(self._experiment.name, self._suffix)
-        seeds = sorted(int(p.name.removeprefix("seed-")) for p in folder.glob("seed-*"))
+        names = (path.name.removeprefix("seed-") for path in folder.glob("seed-*"))
+        seeds = sorted(int(name) for name in names if name.isdigit())
         runs = [folder / f"seed-{s}" for s in seeds if self.is_finished(cell, s)]
         return {
             "row": cell.row,
@@ -98,10 +99,10 @@ def _is_finished(folder: Path, config: RunConfig) -> bool:
     if not (folder / "summary.json").exists():
         return False
     stored = RunConfig.from_dict(read_json(folder / "config.json"))
-    return _essence(stored) == _essence(config)
+    return essence(stored) == essence(config)
 
 
-def _essence(config: RunConfig) -> dict[str, Any]:
+def essence(config: RunConfig) -> dict[str, Any]:
     """Return the settings that decide the result, whatever the seed."""
     values = config.to_dict()
     for free in ("seed", "engine", "checkpoint_every"):

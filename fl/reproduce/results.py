@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
+from ..config import RunConfig
 from ..history import History
 from ..store import StoreError, read_history, read_json
-from .manifest import NAME
+from .manifest import NAME, essence
 
 Row = dict[str, Any]
 
@@ -86,7 +87,8 @@ def _spread(name: str, values: Sequence[float]) -> Row:
 def _paired(runs: Mapping[int, History], base: Mapping[int, History], scale: float) -> Row:
     """Return the paired difference to `base` with its interval; None where there is none."""
     empty: Row = {"difference": None, "low": None, "high": None}
-    common = sorted(runs.keys() & base.keys())
+    shared = sorted(runs.keys() & base.keys())
+    common = [s for s in shared if _protocol(runs[s].config) == _protocol(base[s].config)]
     if not common or runs == base:
         return empty
     gaps = scale * np.array(
@@ -94,6 +96,14 @@ def _paired(runs: Mapping[int, History], base: Mapping[int, History], scale: flo
     )
     low, high = interval(gaps)
     return {"difference": float(gaps.mean()), "low": low, "high": high}
+
+
+def _protocol(config: RunConfig) -> Row:
+    """Return the settings that two runs must share to be compared."""
+    values = essence(config)
+    for own in ("method", "algorithm", "aggregator"):
+        del values[own]
+    return {**values, "selection": None}
 
 
 def interval(values: np.ndarray, level: float = 0.95) -> tuple[float | None, float | None]:
