@@ -109,7 +109,7 @@ def _picture(found: dict[str, list[tuple[Verdict, np.ndarray]]], path: Path, qui
         axes.set_xlabel("main round T")
         axes.grid(alpha=0.3)
     panels[0].set_ylabel(r"running mean of $\|\nabla L\|^2$")
-    panels[0].legend(loc="lower left", fontsize=8, title="dashed: $LM\\eta/2c$", title_fontsize=8)
+    panels[0].legend(loc="upper right", fontsize=8, title="dashed: $LM\\eta/2c$", title_fontsize=8)
     label = " (quick)" if quick else ""
     figure.suptitle(f"Theorem 1 on a federated quadratic, S = 1{label}", fontsize=10)
     save(figure, path)
