@@ -31,6 +31,7 @@ from ..scores import DIAGONAL_FLOOR, score_moments
 from ..selection import Selection, draw_selection
 from ..spectral import Basis
 from ..store import STORES, CovarianceStore
+from ..threads import single_blas_thread
 from .base import Probe, Report, Selector
 from .uniform import uniform_selection
 
@@ -217,9 +218,10 @@ class CoalitionSelector(Selector):
         if labels is None and self.n_features <= 2:
             labels = plane_coalitions(self._rows, self.n_select, self._rng, _COLD)
         if labels is None:
-            labels, self._basis = spectral_coalitions(
-                self._fresh_affinity(), self.n_select, self._rng, effort, start, self._basis
-            )
+            with single_blas_thread():  # once for all the small products inside
+                labels, self._basis = spectral_coalitions(
+                    self._fresh_affinity(), self.n_select, self._rng, effort, start, self._basis
+                )
         self._labels, self._age = labels, 0
         return labels
 
