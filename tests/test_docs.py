@@ -38,6 +38,13 @@ def test_readme_snippets_run():
         subprocess.run([sys.executable, "-c", snippet], check=True, timeout=120, cwd=ROOT)
 
 
+def test_readme_links_lead_somewhere():
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text())
+    assert links
+    for link in links:
+        assert (ROOT / link).exists(), link
+
+
 def test_every_equation_of_the_core_is_cited():
     """A newcomer finds the line for an equation by searching for its number."""
     source = "".join(path.read_text() for path in (ROOT / "cvrcore").rglob("*.py"))

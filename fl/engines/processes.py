@@ -40,6 +40,7 @@ class _Process:
                 pass_fds=(theirs.fileno(), memory),
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                start_new_session=True,  # Ctrl-C is for us; a closed socket is for them
             )
         self.connection = Connection(ours.detach())
         self.task: int | None = None
