@@ -13,10 +13,11 @@ import pytest
 import cvrcore
 
 ROOT = Path(__file__).parents[1]
+FRAMEWORKS = re.compile(r"integrations\.(flower|nvflare|fluke|pfl)")  # make test-frameworks
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(cvrcore.__path__, "cvrcore.")
-    if not module.name.rsplit(".", 1)[-1].startswith("_") and "integrations" not in module.name
+    if not module.name.rsplit(".", 1)[-1].startswith("_") and not FRAMEWORKS.search(module.name)
 ]
 
 

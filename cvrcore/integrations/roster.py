@@ -1,0 +1,407 @@
+"""Roster: a selector spoken to in a framework's own client ids.
+
+What every adapter needs and no framework has: ids to slots, newcomers, who is here now, what
+came back and what was wrong with it, a record of each round, and all of it as saved state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._validation import check_finite
+from ..features import FeatureMap, Model
+from ..ids import IdMap
+from ..selection import Selection
+from ..selectors import make_selector, policy_class
+from ..selectors.base import Selector
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Newcomer:
+    """What is known of a client when it is first met.
+
+    Attributes
+    ----------
+    weight : float
+        Its number of training samples; 0 means never picked.
+    label_counts : sequence of int, optional
+        Samples of each class, for policies that want them.
+    """
+
+    weight: float = 1.0
+    label_counts: ArrayLike | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What one client sent back.
+
+    Attributes
+    ----------
+    model : list or dict of arrays, optional
+        Its trained model; the watched coordinates are cut out of it.
+    watched : array-like, optional
+        The watched coordinates themselves, where the client cut them out.
+    loss : float, optional
+        The loss that the policy's ``loss_statistic`` names.
+    seconds : float, optional
+    """
+
+    model: Model | None = None
+    watched: ArrayLike | None = None
+    loss: float | None = None
+    seconds: float | None = None
+
+
+@dataclasses.dataclass
+class Round:
+    """Who was there, who was picked and why, and what came of it; ids are the framework's."""
+
+    available: list[Any]
+    selected: list[Any]
+    selection: Selection
+    reported: list[Any] = dataclasses.field(default_factory=list)
+    failed: dict[Any, str] = dataclasses.field(default_factory=dict)
+
+
+class NobodyEligibleError(ValueError):
+    """Nobody who is here can be picked."""
+
+
+class Roster:
+    """Clients by the ids of a framework, and the selector that picks among them.
+
+    Parameters
+    ----------
+    selector : str or Selector
+        A policy by name, built for the first clients that are met, or a ready one. Integer
+        ids below a ready one's ``n_clients`` are its slots; other ids get slots in order.
+    n_select : int, optional
+        Clients a round; required with a name.
+    seed : int, SeedSequence or None
+    features : FeatureMap, optional
+        What the policy watches of a model. Default: the last layer of the first model.
+    n_features : int, optional
+        Watch only that many coordinates of the last layer.
+    options : mapping, optional
+        Further arguments of the policy.
+
+    Attributes
+    ----------
+    selector : Selector or None
+        None until the first clients are met.
+    ids : IdMap
+    features : FeatureMap or None
+    rounds : list of Round
+        One record per round, oldest first.
+
+    Examples
+    --------
+    >>> roster = Roster("uniform", n_select=2, seed=0)
+    >>> roster.welcome({"ann": Newcomer(30), "bob": Newcomer(10), "eve": Newcomer(20)})
+    {}
+    >>> picked = roster.choose(["eve", "bob", "ann"])
+    >>> roster.report({picked[0]: Answer()}, {picked[1]: "its battery died"})
+    ['bob']
+    >>> roster.rounds[0].failed
+    {'eve': 'its battery died'}
+    """
+
+    def __init__(
+        self,
+        selector: str | Selector,
+        *,
+        n_select: int | None = None,
+        seed: int | np.random.SeedSequence | None = None,
+        features: FeatureMap | None = None,
+        n_features: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.selector: Selector | None = None
+        if isinstance(selector, Selector):
+            if n_select is not None or seed is not None or options:
+                raise ValueError(
+                    "n_select, seed and options must go with a policy's name: a ready selector "
+                    "has its own"
+                )
+            self.selector, self._policy = selector, type(selector)
+        elif isinstance(selector, str):
+            self._policy = policy_class(selector)
+            if n_select is None:
+                raise ValueError(f"n_select must be given with a policy's name, {selector!r}")
+            self._make = functools.partial(make_selector, selector, n_select=n_select, seed=seed)
+        else:
+            raise TypeError(f"selector must be a name or a Selector, got {selector!r}")
+        self._options = dict(options or {})
+        self._feature_seed = seed if isinstance(seed, int) else 0
+        self._n_features = n_features
+        self.features = features
+        self.ids = IdMap()
+        self.rounds: list[Round] = []
+        self._open: Round | None = None
+
+    @property
+    def watches(self) -> bool:
+        """Whether the policy watches models."""
+        return "n_features" in inspect.signature(self._policy).parameters
+
+    @property
+    def wants_label_counts(self) -> bool:
+        """Whether the policy wants the class counts of each client."""
+        return "label_counts" in inspect.signature(self._policy).parameters
+
+    @property
+    def loss_statistic(self) -> str | None:
+        """Which loss the policy wants reported: None, "mean" or "rms"."""
+        return self._policy.loss_statistic
+
+    # -- one round --------------------------------------------------------------
+
+    def watch(self, model: Model) -> None:
+        """Fix the watched coordinates by the first model, if the policy watches any."""
+        if self.watches and self.features is None:
+            self.features = FeatureMap.last_layer(model, self._n_features, self._feature_seed)
+        if self.features is None:
+            return
+        if self.selector is None and "initial" in inspect.signature(self._policy).parameters:
+            self._options.setdefault("initial", self.features.extract(model))
+        wanted = getattr(self.selector, "n_features", self.features.n_features)
+        if wanted != self.features.n_features:
+            raise ValueError(
+                f"features must give the {wanted} coordinates of the selector, "
+                f"got {self.features.n_features}: pass n_features= or a FeatureMap"
+            )
+
+    def welcome(self, newcomers: Mapping[Any, Newcomer]) -> dict[Any, str]:
+        """Take in clients that were never met, in the order of their ids.
+
+        Slots then depend on who was met first: where that differs from run to run, welcome
+        everybody that is known beforehand.
+
+        Returns
+        -------
+        dict
+            Why, for each that was refused; they get no slot.
+        """
+        refused = {id: why for id, new in newcomers.items() if (why := self._objection(new))}
+        joined = sorted((id for id in newcomers if id not in refused), key=_order)
+        for id, why in refused.items():
+            logger.warning("client %r is refused: %s", id, why)
+        if joined and self.selector is None:
+            self._build({id: newcomers[id] for id in joined})
+        elif joined:
+            self._extend({id: newcomers[id] for id in joined})
+        return refused
+
+    def choose(
+        self,
+        present: Iterable[Hashable],
+        ask: Callable[[list[Any]], Mapping[Any, float]] | None = None,
+    ) -> list[Any]:
+        """Pick clients among those present.
+
+        Parameters
+        ----------
+        present : iterable of ids
+            In any order; those that were never welcomed are left out.
+        ask : callable, optional
+            Given ids, returns their present losses; one left out did not answer. Needed by
+            policies that probe.
+
+        Raises
+        ------
+        NobodyEligibleError
+            If nobody present can be picked.
+        """
+        # Sorted by slot: frameworks list clients in an order that differs from run to run.
+        known = sorted({self.ids.slot(id) for id in present if id in self.ids})
+        selector = self.selector
+        if selector is None or not known or not selector.weights[known].any():
+            raise NobodyEligibleError(f"nobody eligible is present, of {len(self.ids)} clients")
+        available = np.array(known, dtype=np.int64)
+        asked = selector.probe(available)
+        losses = None
+        if asked is not None:
+            if ask is None:
+                raise ValueError(f"policy {selector.name!r} probes: ask must be given, got None")
+            losses = self._probed(self.ids.ids(asked), ask)
+        selection = selector.select(available, losses)
+        picked = self.ids.ids(selection.clients)
+        self._open = Round(self.ids.ids(available), picked, selection)
+        return picked
+
+    def report(
+        self, answers: Mapping[Any, Answer], failed: Mapping[Any, str] | None = None
+    ) -> list[Any]:
+        """Tell what came back from the round; who is in neither gave no answer in time.
+
+        An answer of another shape, with NaN, or without what the policy needs counts as
+        failed. Strangers are logged and left out.
+
+        Returns
+        -------
+        list of ids
+            Those whose answer was taken, in the order of their slots.
+        """
+        record, selector = self._open, self.selector
+        if record is None or selector is None:
+            raise ValueError("report must follow choose: no round is open")
+        picked = set(record.selected)
+        for id in [*answers, *(failed or {})]:
+            if id not in picked:
+                logger.warning("client %r answered and was not asked: ignored", id)
+        why = {id: reason for id, reason in (failed or {}).items() if id in picked}
+        news: dict[Any, dict[str, Any]] = {}
+        for id in sorted(picked - set(why), key=self.ids.slot):
+            try:
+                if id not in answers:
+                    raise ValueError("no answer in time")
+                news[id] = self._news(answers[id])
+                selector._check_report([self.ids.slot(id)], **_stacked([news[id]]), failed=())
+            except (TypeError, ValueError) as error:
+                news.pop(id, None)
+                why[id] = str(error)
+        rows = list(news.values())
+        if any(row["durations"] is None for row in rows):
+            rows = [{**row, "durations": None} for row in rows]  # all or nobody
+        slots = [self.ids.slot(id) for id in news]
+        lost = sorted(self.ids.slot(id) for id in why)
+        selector.observe(slots, **_stacked(rows), failed=lost)
+        for id, reason in why.items():
+            logger.warning("client %r failed in round %d: %s", id, selector.round, reason)
+        record.reported, record.failed = list(news), why
+        self.rounds.append(record)
+        self._open = None
+        return list(news)
+
+    # -- state ------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return selector, ids and watched coordinates as arrays and plain values."""
+        return {
+            "selector": None if self.selector is None else self.selector.state_dict(),
+            "ids": self.ids.state_dict(),
+            "features": None if self.features is None else self.features.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned, of the same policy."""
+        try:
+            saved = state["selector"]
+            selector = None if saved is None else self._policy.from_state_dict(saved)
+            ids, features = IdMap.from_state_dict(state["ids"]), state["features"]
+            watched = None if features is None else FeatureMap.from_state_dict(features)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"state is incomplete or malformed: {error!r}") from error
+        self.selector = selector if selector is not None else self.selector
+        self.ids, self.features, self._open = ids, watched, None
+
+    # -- parts ------------------------------------------------------------------
+
+    def _objection(self, new: Newcomer) -> str | None:
+        """Return why a client cannot be taken in, or None."""
+        if not np.isfinite(new.weight) or new.weight < 0:
+            return f"its number of samples must be finite and non-negative, got {new.weight!r}"
+        if self.wants_label_counts and self._counts_option() is None and new.label_counts is None:
+            return f"policy {self._policy.name!r} wants its label counts"
+        return None
+
+    def _counts_option(self) -> Any:
+        return self._options.get("label_counts")
+
+    def _build(self, joined: dict[Any, Newcomer]) -> None:
+        """Make the selector by name for the first clients."""
+        options = dict(self._options)
+        if self.wants_label_counts and self._counts_option() is None:
+            options["label_counts"] = [new.label_counts for new in joined.values()]
+        if self.features is not None:
+            options.setdefault("n_features", self.features.n_features)
+        weights = [new.weight for new in joined.values()]
+        self.selector = self._make(n_clients=len(joined), weights=weights, **options)
+        self.ids = IdMap(joined)
+
+    def _extend(self, joined: dict[Any, Newcomer]) -> None:
+        """Give slots to more clients; the selector grows when none is left."""
+        selector = self.selector
+        assert selector is not None
+        ids = self.ids
+        if not len(ids) and all(_is_slot(id, selector.n_clients) for id in joined):
+            ids = IdMap(range(selector.n_clients))
+        added = [id for id in joined if id not in ids]
+        beyond = added[max(selector.n_clients - len(ids), 0) :]
+        if beyond:
+            extra = {}
+            if self.wants_label_counts:
+                extra["label_counts"] = [joined[id].label_counts for id in beyond]
+            weights = [joined[id].weight for id in beyond]
+            selector.resize(selector.n_clients + len(beyond), weights, **extra)
+        ids.slots(added)
+        self.ids = ids
+
+    def _probed(
+        self, ids: list[Any], ask: Callable[[list[Any]], Mapping[Any, float]]
+    ) -> np.ndarray:
+        answers = ask(ids)
+        losses = np.array([answers.get(id, np.nan) for id in ids], dtype=np.float64)
+        silent = [id for id, loss in zip(ids, losses, strict=True) if not np.isfinite(loss)]
+        if silent:
+            logger.warning("%d of %d clients gave no loss: %r", len(silent), len(ids), silent[:5])
+        return np.where(np.isfinite(losses), losses, np.nan)
+
+    def _news(self, answer: Answer) -> dict[str, Any]:
+        """Return what the policy is told of one answer; ValueError says what is wrong."""
+        if answer.model is not None:
+            arrays = answer.model.values() if isinstance(answer.model, Mapping) else answer.model
+            for array in arrays:
+                if np.asarray(array).dtype.kind == "f":
+                    check_finite(np.asarray(array), "its model")
+        row: dict[str, Any] = {"models": None, "losses": None, "durations": None}
+        if self.watches:
+            row["models"] = self._cut(answer)
+        if self.loss_statistic is not None:
+            if answer.loss is None or not np.isfinite(answer.loss):
+                raise ValueError(f"its {self.loss_statistic} loss is wanted, got {answer.loss}")
+            row["losses"] = float(answer.loss)
+        if answer.seconds is not None and np.isfinite(answer.seconds) and answer.seconds > 0:
+            row["durations"] = float(answer.seconds)
+        return row
+
+    def _cut(self, answer: Answer) -> np.ndarray:
+        if answer.watched is None:
+            if answer.model is None or self.features is None:
+                raise ValueError("its watched coordinates are wanted, got none")
+            return self.features.extract(answer.model)
+        watched = np.asarray(answer.watched, dtype=np.float64)
+        if self.features is not None and watched.shape != (self.features.n_features,):
+            raise ValueError(
+                f"its watched coordinates must have shape ({self.features.n_features},), "
+                f"got {watched.shape}"
+            )
+        return watched
+
+
+def _stacked(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return columns of `rows` as arrays; None where a column holds nothing."""
+    names = ("models", "losses", "durations")
+    if not rows:
+        return dict.fromkeys(names)
+    return {n: None if rows[0][n] is None else np.stack([r[n] for r in rows]) for n in names}
+
+
+def _order(id: Any) -> tuple[bool, Any]:
+    """Order ids: numbers by size, then strings."""
+    return isinstance(id, str), id
+
+
+def _is_slot(id: Any, n_clients: int) -> bool:
+    return isinstance(id, int) and 0 <= id < n_clients

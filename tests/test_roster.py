@@ -1,0 +1,229 @@
+import importlib.metadata
+import logging
+import re
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import cvrcore
+from cvrcore.features import FeatureMap
+from cvrcore.integrations.extras import require
+from cvrcore.integrations.roster import Answer, Newcomer, NobodyEligibleError, Roster
+
+POLICIES = ["uniform", "power-of-choice", "active", "oort", "fedcbs", "fedcvr-bolt"]
+SIZES = {f"client-{k}": 10.0 + k for k in range(8)}
+INITIAL = {"hidden": np.zeros((4, 3)), "out.weight": np.ones((2, 4)), "out.bias": np.zeros(2)}
+
+
+def newcomers(names):
+    return {n: Newcomer(SIZES.get(n, 5.0), [1 + len(n), 3, hash_of(n)]) for n in names}
+
+
+def hash_of(name):
+    return sum(map(ord, name)) % 7 + 1
+
+
+def model_of(name, t):
+    rng = np.random.default_rng([hash_of(name), t])
+    return {key: rng.normal(size=array.shape) for key, array in INITIAL.items()}
+
+
+def make_roster(policy, **options):
+    roster = Roster(policy, n_select=3, seed=4, options=options)
+    roster.watch(INITIAL)
+    roster.welcome(newcomers(reversed(SIZES)))
+    return roster
+
+
+def answers(picked, t):
+    return {n: Answer(model=model_of(n, t), loss=1.0 + hash_of(n) / (t + 1)) for n in picked}
+
+
+def losses(names):
+    return {n: float(hash_of(n)) for n in names}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_selects_as_the_plain_loop_does(policy):
+    """The same policy driven by hand, in slots, makes the same picks."""
+    options = {"warmup": 2} if policy == "fedcvr-bolt" else {}
+    roster = make_roster(policy, **options)
+    names = sorted(SIZES)
+    facts = dict(options)
+    if policy == "fedcvr-bolt":
+        features = FeatureMap.last_layer(INITIAL)
+        facts |= {"n_features": 10, "initial": features.extract(INITIAL)}
+    if policy == "fedcbs":
+        facts["label_counts"] = [newcomers(names)[n].label_counts for n in names]
+    plain = cvrcore.make_selector(
+        policy, n_clients=8, n_select=3, weights=[SIZES[n] for n in names], seed=4, **facts
+    )
+    for t in range(6):
+        picked = roster.choose(np.random.default_rng(t).permutation(names).tolist(), losses)
+        asked = plain.probe()
+        known = None if asked is None else [float(hash_of(names[k])) for k in asked]
+        selection = plain.select(losses=known)
+        assert picked == [names[k] for k in selection.clients]
+        back = sorted(selection.clients[:2])
+        came = answers([names[k] for k in back], t)
+        roster.report(came)  # the third is silent
+        models = None
+        if policy == "fedcvr-bolt":
+            models = [features.extract(came[names[k]].model) for k in back]
+        plain.observe(
+            back, models, [came[names[k]].loss for k in back], failed=[selection.clients[2]]
+        )
+        assert roster.rounds[-1].failed == {picked[2]: "no answer in time"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (lambda good: Answer(model={**good, "out.bias": np.full(2, np.nan)}), "must be finite"),
+        (lambda good: Answer(model={**good, "hidden": np.full((4, 3), np.inf)}), "must be finite"),
+        (lambda good: Answer(model={**good, "out.bias": np.zeros(3)}), "must have shape"),
+        (lambda good: Answer(model={"hidden": good["hidden"]}), "must hold the array"),
+        (lambda good: Answer(model={**good, "out.bias": np.full(2, 1e200)}), "must stay within"),
+        (lambda good: Answer(), "watched coordinates are wanted"),
+        (lambda good: Answer(watched=[1.0, 2.0]), r"must have shape \(10,\)"),
+        (lambda good: Answer(watched=np.full(10, np.nan)), "must be finite"),
+    ],
+)
+def test_bad_answer_is_a_told_failure_and_the_round_goes_on(bad, why, caplog):
+    roster = make_roster("fedcvr-bolt", warmup=0)
+    picked = roster.choose(SIZES)
+    came = answers(picked, 0)
+    came[picked[1]] = bad(came[picked[1]].model)
+    with caplog.at_level(logging.WARNING):
+        taken = roster.report(came)
+    assert set(taken) == {picked[0], picked[2]}
+    assert list(roster.rounds[0].failed) == [picked[1]]
+    assert re.search(why, roster.rounds[0].failed[picked[1]])
+    assert picked[1] in caplog.text
+    assert roster.selector.round == 1
+    roster.choose(SIZES)
+
+
+def test_missing_loss_fails_that_client_only():
+    roster = make_roster("oort")
+    picked = roster.choose(SIZES)
+    came = answers(picked, 0)
+    came[picked[0]] = Answer(model=came[picked[0]].model)
+    assert set(roster.report(came)) == set(picked[1:])
+    assert "rms loss is wanted" in roster.rounds[0].failed[picked[0]]
+
+
+def test_stranger_is_logged_and_left_out(caplog):
+    roster = make_roster("uniform")
+    picked = roster.choose(SIZES)
+    stranger = next(n for n in SIZES if n not in picked)
+    roster.report({**answers(picked, 0), stranger: Answer(), "mallory": Answer()})
+    assert set(roster.rounds[0].reported) == set(picked)
+    assert stranger in caplog.text
+    assert "mallory" in caplog.text
+
+
+def test_slots_survive_leaving_and_returning_and_newcomers_extend_them():
+    roster = make_roster("fedcvr-bolt", warmup=1)
+    for t in range(4):
+        present = [n for n in sorted(SIZES) if n != "client-2"] if t % 2 else sorted(SIZES)
+        picked = roster.choose(present)
+        assert set(picked) <= set(present)
+        roster.report(answers(picked, t))
+    assert roster.welcome(newcomers(["zoe", "adam"])) == {}
+    assert roster.ids.slots(["client-2", "client-7", "adam", "zoe"]).tolist() == [2, 7, 8, 9]
+    assert roster.selector.n_clients == 10
+    assert set(roster.choose(["adam", "zoe"])) == {"adam", "zoe"}
+    assert_array_equal(roster.selector.weights[8:], [5.0, 5.0])
+
+
+def test_refuses_a_client_without_a_sound_size():
+    roster = make_roster("uniform")
+    refused = roster.welcome({"a": Newcomer(float("nan")), "b": Newcomer(-1), "c": Newcomer(2)})
+    assert set(refused) == {"a", "b"}
+    assert "c" in roster.ids
+    assert "a" not in roster.ids
+
+
+def test_integer_ids_are_the_slots_of_a_ready_selector():
+    """Even when the first one met is not number 0."""
+    selector = cvrcore.make_selector("uniform", 6, 2, weights=[1, 1, 1, 1, 1, 0], seed=0)
+    roster = Roster(selector)
+    roster.welcome({5: Newcomer(), 3: Newcomer()})
+    assert roster.choose([5, 3]) == [3]  # number 5 has no samples
+    roster.report({3: Answer()})
+    roster.welcome({6: Newcomer()})
+    assert roster.ids.slot(6) == 6
+
+
+def test_nobody_eligible_is_its_own_error():
+    roster = Roster("uniform", n_select=1, seed=0)
+    with pytest.raises(NobodyEligibleError):
+        roster.choose(["ann"])
+    roster.welcome({"ann": Newcomer(1), "bob": Newcomer(0)})
+    with pytest.raises(NobodyEligibleError):
+        roster.choose(["bob"])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_restored_state_continues_to_the_same_picks(policy, tmp_path):
+    from cvrcore.state import load_state, save_state
+
+    def rounds(roster, begin, end):
+        found = []
+        for t in range(begin, end):
+            found.append(roster.choose(SIZES, losses))
+            roster.report(answers(found[-1], t))
+        return found
+
+    whole = rounds(make_roster(policy), 0, 8)
+    first = make_roster(policy)
+    rounds(first, 0, 4)
+    save_state(tmp_path / "state.npz", first.state_dict())
+    second = Roster(policy, n_select=3, seed=99)
+    second.load_state_dict(load_state(tmp_path / "state.npz"))
+    assert rounds(second, 4, 8) == whole[4:]
+
+
+def test_state_of_another_policy_is_refused():
+    with pytest.raises(ValueError, match="must be of policy 'oort', got 'uniform'"):
+        make_roster("oort").load_state_dict(make_roster("uniform").state_dict())
+    with pytest.raises(ValueError, match="incomplete or malformed"):
+        make_roster("oort").load_state_dict({"ids": {"ids": []}})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"selector": "uniform"}, "n_select must be given"),
+        ({"selector": "unifrom", "n_select": 1}, "name must be one of"),
+        ({"selector": cvrcore.make_selector("uniform", 3, 1), "seed": 1}, "go with a policy's"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Roster(**arguments)
+
+
+def test_features_must_fit_a_ready_selector():
+    roster = Roster(cvrcore.CoalitionSelector(8, 7, 2, seed=0))
+    with pytest.raises(ValueError, match="the 7 coordinates of the selector, got 10"):
+        roster.watch(INITIAL)
+
+
+def test_missing_framework_gives_the_pip_line():
+    with pytest.raises(ImportError, match=r"no_such_thing is missing: pip install 'cvrcore\[x\]'"):
+        require("no_such_thing", "1.0", "x")
+
+
+@pytest.mark.parametrize(
+    ("version", "old"), [("1.9.9", True), ("1.41.0", False), ("1.41.0rc1", False), ("2.0", False)]
+)
+def test_old_framework_is_named_with_its_version(version, old, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    if old:
+        with pytest.raises(ImportError, match="must be at least 1.21, got 1.9.9.*--upgrade"):
+            require("numpy", "1.21", "x")
+    else:
+        assert require("numpy", "1.21", "x") is np
