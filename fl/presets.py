@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from cvrcore.selectors import POLICIES
+
 from .config import (
     PRESET_NAMES,
     AlgorithmConfig,
@@ -103,7 +105,9 @@ def make_config(
     dataset : str
         A data set of `PRESETS`.
     method : str
-        A name of `METHODS`.
+        A name of `METHODS`; any other policy, such as one that an installed package
+        registers; or METHOD+POLICY, as in ``"fedprox+oort"``: the first trains and merges,
+        the second picks.
     preset : {"paper", "scripts"}
         The paper's text, or the authors' scripts where they differ.
     **changes
@@ -117,7 +121,7 @@ def make_config(
     if preset not in PRESET_NAMES:
         raise ConfigError(f"preset must be one of {', '.join(PRESET_NAMES)}, got {preset!r}")
     settings = _look_up(dataset, PRESETS[preset], "dataset")
-    chosen = _look_up(method, METHODS, "method")
+    chosen = find_method(method)
     options = dict(chosen.policy_options)
     if chosen.policy == "fedcvr-bolt":
         options = {"preset": preset, "warmup": WARMUP, **options}
@@ -139,11 +143,31 @@ def make_config(
     return config.replace(**settings).replace(**changes)
 
 
+def find_method(name: str) -> Method:
+    """Return the method called `name`, in any of the forms that `make_config` takes."""
+    if name in METHODS:
+        return METHODS[name]
+    base, plus, policy = name.partition("+")
+    if plus:
+        merging: Method = _look_up(base, METHODS, "method")
+        _look_up(policy, POLICIES, "policy")
+        # The aggregator stays behind: it may need what only its own policy says.
+        return Method(merging.algorithm, policy, algorithm_options=merging.algorithm_options)
+    if name in POLICIES:
+        return Method(policy=name)
+    others = (policy for policy in POLICIES if policy not in METHODS)
+    raise _unknown(name, [*METHODS, *others], "method")
+
+
 def _look_up(name: str, table: Mapping[str, Any], what: str) -> Any:
     if name not in table:
-        known = ", ".join(table)
-        raise ConfigError(f"{what} must be one of {known}; got {name!r}{nearest(name, table)}")
+        raise _unknown(name, list(table), what)
     return table[name]
+
+
+def _unknown(name: str, known: list[str], what: str) -> ConfigError:
+    hint = nearest(name, known)
+    return ConfigError(f"{what} must be one of {', '.join(known)}; got {name!r}{hint}")
 
 
 def resolve(file: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:

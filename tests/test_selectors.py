@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from cvrcore import make_selector
-from cvrcore.selectors import POLICIES, policy_class
+from cvrcore.selectors import BUILT_IN, policy_class
 
 N_CLIENTS, N_SELECT, N_FEATURES, N_CLASSES = 40, 5, 6, 4
 WEIGHTS = np.random.default_rng(99).integers(1, 200, N_CLIENTS).astype(float)
@@ -28,7 +28,7 @@ VARIANTS = {
 
 
 def cases():
-    for name in POLICIES:
+    for name in BUILT_IN:
         for options in VARIANTS.get(name, [{}]):
             label = "-".join([name, *(f"{key}={value}" for key, value in options.items())])
             yield pytest.param((name, options), id=label)

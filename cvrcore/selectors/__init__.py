@@ -1,31 +1,13 @@
-"""Selection policies, one file each, found by name."""
+"""Selection policies, one file each, found by name; other packages may add theirs."""
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from .base import Selector
+from .registry import BUILT_IN, POLICIES, PolicyError, policy_class
 
-#: Name of each policy and where its class lives; imported when asked for.
-POLICIES = {
-    "uniform": "cvrcore.selectors.uniform:UniformSelector",
-    "power-of-choice": "cvrcore.selectors.power_of_choice:PowerOfChoiceSelector",
-    "active": "cvrcore.selectors.active:ActiveSelector",
-    "oort": "cvrcore.selectors.oort:OortSelector",
-    "fedcbs": "cvrcore.selectors.class_balanced:ClassBalancedSelector",
-    "fedcvr-bolt": "cvrcore.selectors.coalition:CoalitionSelector",
-}
-
-
-def policy_class(name: str) -> type[Selector]:
-    """Return the class of the policy called `name`."""
-    if name not in POLICIES:
-        known = ", ".join(repr(policy) for policy in sorted(POLICIES))
-        raise ValueError(f"name must be one of {known}, got {name!r}")
-    module, _, attribute = POLICIES[name].partition(":")
-    found: type[Selector] = getattr(importlib.import_module(module), attribute)
-    return found
+__all__ = ["BUILT_IN", "POLICIES", "PolicyError", "Selector", "make_selector", "policy_class"]
 
 
 def make_selector(name: str, n_clients: int, n_select: int, **options: Any) -> Selector:
@@ -34,7 +16,8 @@ def make_selector(name: str, n_clients: int, n_select: int, **options: Any) -> S
     Parameters
     ----------
     name : str
-        One of `POLICIES`.
+        One of `POLICIES`: ours, or one that an installed package registers in the
+        entry-point group ``cvrcore.selectors``.
     n_clients, n_select : int
         Clients in all, and to pick each round.
     **options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import data, federation, reproduction, system
+from . import data, federation, policies, reproduction, system
 from .errors import exit_code
 
 __all__ = ["app", "exit_code"]
@@ -23,4 +23,5 @@ app.add_typer(data.app, name="data")
 app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
     system.bench
 )
+app.command("policies")(policies.policies)
 app.command("config")(system.config)

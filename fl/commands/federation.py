@@ -33,6 +33,10 @@ from .settings import (
 def run(
     dataset: Dataset = None,
     method: Annotated[str | None, option("Method.", "--method", default="fedavg")] = None,
+    policy: Annotated[
+        str | None,
+        option("Policy that picks, if not the method's own.", "--policy", default="the method's"),
+    ] = None,
     preset: Preset = None,
     rounds: Rounds = None,
     seed: Annotated[int | None, option("Seed of everything.", "--seed", default="0")] = None,
@@ -69,6 +73,8 @@ def run(
         from ..presets import resolve
         from ..tables import run_table
 
+        if policy is not None:
+            method = f"{method or 'fedavg'}+{policy}"
         settings = changes(
             change,
             data__dataset=dataset,

@@ -1,0 +1,55 @@
+"""The checks: each states one promise of `cvrcore.Selector` and tries to break it.
+
+`picking.py` holds those about whom a policy picks, `reporting.py` those about what it is
+told, `persistence.py` those about its state; this file lists them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from . import persistence, picking, reporting
+from .subject import Subject
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One promise; call it with a `Subject`."""
+
+    name: str
+    function: Callable[[Subject], None]
+    random: bool = False  # holds for policies that draw, not for deterministic ones
+
+    def __call__(self, subject: Subject) -> None:
+        """Raise if the promise is broken."""
+        self.function(subject)
+
+    def __repr__(self) -> str:
+        return self.name  # test runners print it
+
+
+CHECKS = [
+    Check("identity", picking.identity),
+    Check("same-seed", picking.same_seed),
+    Check("other-seed", picking.other_seed, random=True),
+    Check("global-random", picking.global_random),
+    Check("picks", picking.picks),
+    Check("availability", picking.availability),
+    Check("sizes", picking.sizes),
+    Check("laws", picking.laws),
+    Check("partial-reports", reporting.partial_reports),
+    Check("report-order", reporting.report_order),
+    Check("stated-needs", reporting.stated_needs),
+    Check("failures", reporting.failures),
+    Check("one-report", reporting.one_report),
+    Check("abandoned-round", reporting.abandoned_round),
+    Check("rejected-calls", reporting.rejected_calls),
+    Check("resize", reporting.resize),
+    Check("copies", reporting.copies),
+    Check("plain-state", persistence.plain_state),
+    Check("snapshot", persistence.snapshot),
+    Check("restore", persistence.restore),
+    Check("file", persistence.file),
+    Check("foreign-state", persistence.foreign_state),
+]

@@ -1,0 +1,187 @@
+"""Checks of picking: who, how many, by which stream and by which law."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import numpy as np
+
+from ..selectors.registry import BUILT_IN, policy_class
+from .claims import refused, require, valid
+from .subject import N_CLIENTS, N_SELECT, Subject, sample_counts
+from .world import World
+
+
+def identity(subject: Subject) -> None:
+    """A policy says its name, the loss it wants, and keeps what it was built with."""
+    selector = subject(seed=0)
+    cls = type(selector)
+    name = getattr(cls, "name", None)
+    require(isinstance(name, str) and name, f"the class attribute name must be a str, got {name!r}")
+    require(
+        name not in BUILT_IN or policy_class(str(name)) is cls,
+        f"name must not be that of a policy of cvrcore, got {name!r}",
+    )
+    statistic = cls.loss_statistic
+    require(
+        statistic in (None, "mean", "rms"),
+        f"loss_statistic must be None, 'mean' or 'rms', got {statistic!r}",
+    )
+    kept = (selector.n_clients, selector.n_select, selector.round)
+    require(
+        kept == (N_CLIENTS, N_SELECT, 0),
+        f"(n_clients, n_select, round) must be {(N_CLIENTS, N_SELECT, 0)}, got {kept}: is "
+        "super().__init__ called?",
+    )
+    require(
+        np.array_equal(selector.weights, sample_counts(N_CLIENTS)),
+        "weights must be kept raw, as they were given",
+    )
+
+
+def same_seed(subject: Subject) -> None:
+    """The same seed gives the same selections."""
+    first, second = (subject.world(seed=7).rounds(30) for _ in range(2))
+    for t, (a, b) in enumerate(zip(first, second, strict=True)):
+        require(
+            a == b,
+            f"seed=7 must give the same selections twice, got {a} and {b} in round {t}: draw "
+            "from self._rng only, and never iterate over a set",
+        )
+
+
+def other_seed(subject: Subject) -> None:
+    """Another seed gives other selections."""
+    futures = []
+    for seed in (7, 8):
+        world = World(subject(seed=seed), 0, subject.n_features)
+        futures.append(world.rounds(20))
+    require(
+        futures[0] != futures[1],
+        "seeds 7 and 8 must give different selections, got the same for 20 rounds: draw from "
+        "self._rng, or pass deterministic=True",
+    )
+
+
+def global_random(subject: Subject) -> None:
+    """The global generators of NumPy and Python are neither read nor moved."""
+    kept_numpy, kept_python = np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        futures = []
+        for state in (1, 2):
+            np.random.seed(state)  # noqa: NPY002
+            random.seed(state)
+            before = (np.random.get_state()[1].tolist(), random.getstate())  # type: ignore[index]  # noqa: NPY002
+            futures.append(subject.world(seed=7).rounds(15))
+            after = (np.random.get_state()[1].tolist(), random.getstate())  # type: ignore[index]  # noqa: NPY002
+            require(
+                before == after,
+                "the global random state must not be moved, but it was: draw from self._rng",
+            )
+        require(
+            futures[0] == futures[1],
+            "selections must not depend on the global random state, but they do: draw from "
+            "self._rng",
+        )
+    finally:
+        np.random.set_state(kept_numpy)  # noqa: NPY002
+        random.setstate(kept_python)
+
+
+def picks(subject: Subject) -> None:
+    """Every round picks min(n_select, eligible) distinct eligible clients."""
+    world = subject.world(seed=1)
+    for t in range(120):
+        require(
+            world.selector.round == t,
+            f"round must count the closed rounds: {t}, got {world.selector.round}",
+        )
+        world.probe()
+        valid(world.select(), world.eligible(), N_SELECT, t)
+        world.observe()
+
+
+def availability(subject: Subject) -> None:
+    """A mask and ids mean the same; one client is enough; nobody is an error."""
+    by_mask, by_ids = subject.world(seed=2, n_rounds=5), subject.world(seed=2, n_rounds=5)
+    rng = np.random.default_rng(2)
+    for _ in range(10):
+        mask = rng.random(N_CLIENTS) < 0.5
+        mask[0] = True
+        by_mask.available, by_ids.available = mask, rng.permutation(np.flatnonzero(mask))
+        chosen = []
+        for world in (by_mask, by_ids):
+            asked = world.selector.probe(world.available)
+            world.answers = None if asked is None else np.linspace(0.0, 1.0, asked.size)
+            chosen.append(world.select().clients.tolist())
+            world.observe()
+        require(
+            chosen[0] == chosen[1],
+            f"available must mean the same as a mask and as ids, got {chosen[0]} and {chosen[1]}",
+        )
+    world = subject.world(seed=3, n_rounds=5)
+    for only in np.flatnonzero(world.selector.weights > 0):
+        asked = world.selector.probe([only])
+        picked = world.selector.select([only], None if asked is None else np.ones(asked.size))
+        require(
+            picked.clients.tolist() == [only],
+            f"the only available client {only} must be picked, got {picked.clients.tolist()}",
+        )
+    for nobody in (np.zeros(N_CLIENTS, dtype=bool), [], [3]):
+        call = functools.partial(world.selector.select, nobody)
+        refused(world.selector, call, "nobody eligible")
+
+
+def sizes(subject: Subject) -> None:
+    """One client, everybody, and a fleet smaller than n_select are served."""
+    for n_clients, n_select in ((1, 1), (2, 2), (N_SELECT, N_SELECT), (40, 1)):
+        weights = np.ones(n_clients)
+        selector = subject(seed=3, n_clients=n_clients, n_select=n_select, weights=weights)
+        world = World(selector, 3, subject.n_features)
+        for t in range(25):
+            world.probe()
+            valid(world.select(), world.eligible(), n_select, t)
+            world.observe()
+
+
+def laws(subject: Subject) -> None:
+    """Probabilities and inclusion, where they are stated, are what they are called."""
+    world = subject.world(seed=4)
+    for _ in range(60):
+        world.probe()
+        picked = world.select()
+        absent = ~world.eligible()
+        for name in ("probabilities", "inclusion"):
+            values = getattr(picked, name)
+            if values is None:
+                continue
+            require(
+                values.shape == (N_CLIENTS,),
+                f"{name} must have shape ({N_CLIENTS},), got {values.shape}",
+            )
+            ends = (float(values.min()), float(values.max()))
+            require(
+                ends[0] >= 0 and ends[1] <= 1 + 1e-9,
+                f"{name} must lie in [0, 1], got {ends[0]:g}..{ends[1]:g}",
+            )
+            require(not values[absent].any(), f"{name} must be 0 for those who cannot be picked")
+        if picked.probabilities is not None:
+            groups = np.zeros_like(absent, int) if picked.coalitions is None else picked.coalitions
+            for group in np.unique(groups[~absent]):
+                total = float(picked.probabilities[groups == group].sum())
+                require(
+                    abs(total - 1) < 1e-9,
+                    f"probabilities must sum to 1 (in each coalition, if any), got {total:.12g}",
+                )
+        if picked.inclusion is not None:
+            total = float(picked.inclusion.sum())
+            require(
+                abs(total - len(picked)) < 1e-6,
+                f"inclusion must sum to the {len(picked)} clients picked, got {total:.12g}",
+            )
+            require(
+                (picked.inclusion[picked.clients] > 0).all(),
+                "inclusion must be positive for those who were picked",
+            )
+        world.observe()
