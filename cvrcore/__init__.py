@@ -17,12 +17,15 @@ from .selection import Selection, select
 from .selectors import make_selector
 from .selectors.base import Selector
 from .selectors.coalition import CoalitionSelector
+from .selectors.guards import Guards, Incident
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CoalitionSelector",
+    "Guards",
     "IdMap",
+    "Incident",
     "Selection",
     "Selector",
     "boltzmann",

@@ -25,11 +25,12 @@ VARIANTS = {
     "fedcbs": [{}, {"beta": 0.0, "exploration": 0.0}],
     "fedcvr-bolt": [{}, {"store": "dense"}, {"preset": "scripts", "recluster_every": 3}],
 }
+GUARDED = {"max_share": 1.3, "min_share": 0.3, "max_norm": "median", "max_loss": "median"}
 
 
 def cases():
     for name in BUILT_IN:
-        for options in VARIANTS.get(name, [{}]):
+        for options in [*VARIANTS.get(name, [{}]), GUARDED]:
             label = "-".join([name, *(f"{key}={value}" for key, value in options.items())])
             yield pytest.param((name, options), id=label)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .base import Selector
+from .guards import SETTINGS
 from .registry import BUILT_IN, POLICIES, PolicyError, policy_class
 
 __all__ = ["BUILT_IN", "POLICIES", "PolicyError", "Selector", "make_selector", "policy_class"]
@@ -21,7 +22,8 @@ def make_selector(name: str, n_clients: int, n_select: int, **options: Any) -> S
     n_clients, n_select : int
         Clients in all, and to pick each round.
     **options
-        ``weights``, ``seed`` and the policy's own arguments; an unknown one is an error.
+        ``weights``, ``seed``, settings of `Guards` (``max_share=1.25``) and the policy's
+        own arguments; an unknown one is an error.
 
     Examples
     --------
@@ -31,9 +33,13 @@ def make_selector(name: str, n_clients: int, n_select: int, **options: Any) -> S
     10
     """
     cls = policy_class(name)
+    settings = {key: options.pop(key) for key in SETTINGS if key in options}
     try:
-        return cls(n_clients=n_clients, n_select=n_select, **options)
+        selector = cls(n_clients=n_clients, n_select=n_select, **options)
     except TypeError as error:
         if "unexpected keyword" in str(error) or "missing" in str(error):
             raise TypeError(f"{name}: {error}") from None
         raise
+    if settings:
+        selector.guard(**settings)
+    return selector

@@ -3,6 +3,9 @@
 `Selector` owns what all policies share: checking of arguments, the life of a round, the
 random stream and the state. A policy writes `_choose` and, if it learns, `_learn`. Hooks
 named ``_check_*`` run before anything changes, so a rejected call leaves no trace.
+
+Threads may share a selector: each verb is one atomic step, and a caller that waits gets its
+turn. Which `observe` answers which `select` is for the threads to agree on.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import abc
 import copy
 import dataclasses
 import os
+import threading
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -28,31 +32,14 @@ from .._validation import (
     check_weights,
 )
 from ..selection import Selection
+from .guards import Gate, Guards, Incident, Judged
+from .locking import serialised
+from .reports import News, Probe, Report
 
-FORMAT = 1
+__all__ = ["FORMATS", "Probe", "Report", "Selector"]
 
-
-@dataclasses.dataclass(frozen=True)
-class Probe:
-    """Answers to `Selector.probe`: the current loss of each client that was asked.
-
-    A NaN loss means that the client did not answer.
-    """
-
-    clients: Ids
-    losses: Float
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """What came back from a round: arrays aligned with `clients`, and who failed."""
-
-    selection: Selection
-    clients: Ids
-    models: Float | None
-    losses: Float | None
-    durations: Float | None
-    failed: Ids
+#: 1: no guards; 2: with them. A state is written in the lowest format that can hold it.
+FORMATS = (1, 2)
 
 
 class Selector(abc.ABC):
@@ -68,6 +55,13 @@ class Selector(abc.ABC):
         Raw sample counts n_k; a client of weight 0 is never eligible. Default: ones.
     seed : int, SeedSequence or None
         Seeds the policy's own random stream; no global state is read or written.
+
+    Attributes
+    ----------
+    guards : Guards
+        Limits on hostile and broken clients, see `guard`.
+    round : int
+        Rounds closed so far.
     """
 
     name: ClassVar[str]
@@ -82,6 +76,7 @@ class Selector(abc.ABC):
         weights: ArrayLike | None = None,
         seed: int | np.random.SeedSequence | None = None,
     ) -> None:
+        self._lock = threading.RLock()
         self.n_clients = check_count(n_clients, "n_clients")
         self.n_select = check_count(n_select, "n_select", maximum=self.n_clients)
         self.weights = check_weights(weights, self.n_clients)
@@ -91,15 +86,18 @@ class Selector(abc.ABC):
         self._rng = check_seed(seed)
         self._pending: Selection | None = None
         self._probed: Ids | None = None
+        self.guards = Guards()
+        self._gate: Gate | None = None
 
     # -- the four verbs ---------------------------------------------------------
 
+    @serialised
     def probe(self, available: ArrayLike | None = None) -> Ids | None:
         """Return ids whose current loss the policy wants before it selects, or None."""
-        eligible = self._eligible(available)
-        self._probed = self._candidates(eligible)
+        self._probed = self._candidates(self._admitted(self._eligible(available)))
         return None if self._probed is None else self._probed.copy()
 
+    @serialised
     def select(
         self, available: ArrayLike | None = None, losses: ArrayLike | None = None
     ) -> Selection:
@@ -124,11 +122,17 @@ class Selector(abc.ABC):
             If nobody is eligible, or `losses` does not fit what `probe` returned.
         """
         eligible = self._eligible(available)
-        selection = self._choose(eligible, self._check_probe(losses))
+        probe, judged = self._check_probe(losses)
+        selection = self._choose(self._admitted(eligible), probe)
+        if self._gate is not None:
+            selection = self._gate.cover(selection, eligible)
+            self._gate.begin(eligible)
+            self._gate.remember(judged)
         # A copy: what the caller does to its Selection must not reach the pending round.
         self._pending, self._probed = Selection(**_as_plain(selection)), None
         return selection
 
+    @serialised
     def observe(
         self,
         clients: ArrayLike,
@@ -150,11 +154,15 @@ class Selector(abc.ABC):
         failed : array-like of int
             Those picked that are known to have failed.
         """
-        report = self._check_report(clients, models, losses, durations, failed)
+        report, judged = self._check_report(clients, models, losses, durations, failed)
         self._learn(report)
+        if self._gate is not None:
+            self._gate.close(report.selection.clients)
+            self._gate.remember(judged)
         self.round += 1
         self._pending = None
 
+    @serialised
     def resize(self, n_clients: int, weights: ArrayLike) -> None:
         """Add slots for clients that joined; old slots keep their id and weight.
 
@@ -174,16 +182,55 @@ class Selector(abc.ABC):
         if added.size == 0:
             return
         self._grow(n_clients, added)
+        if self._gate is not None:
+            self._gate.grow(n_clients)
         self.weights = np.concatenate([self.weights, added])
         self.n_clients = n_clients
         self._pending = self._probed = None
 
+    # -- guards -----------------------------------------------------------------
+
+    @serialised
+    def guard(self, /, **settings: Any) -> None:
+        """Set limits on hostile and broken clients from now on; see `Guards`.
+
+        Counting begins anew; without settings all limits are off. `make_selector` takes
+        the settings too.
+
+        Examples
+        --------
+        >>> import cvrcore
+        >>> selector = cvrcore.CoalitionSelector(n_clients=100, n_features=300, n_select=10)
+        >>> selector.guard(max_norm="median", max_share=1.25)
+        """
+        guards = Guards(**settings)
+        if self._pending is not None:
+            raise ValueError("guard must come between rounds: observe the pending one first")
+        self.guards = guards
+        self._gate = None if guards == Guards() else Gate(guards, self.n_clients)
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """Return what guards did, the last thousand times, oldest first."""
+        with self._lock:
+            return () if self._gate is None else tuple(self._gate.record)
+
+    @property
+    def incident_counts(self) -> Ids:
+        """Return how often guards acted on each client's reports, ever, (K,)."""
+        with self._lock:
+            if self._gate is None:
+                return np.zeros(self.n_clients, dtype=np.int64)
+            return self._gate.counts.copy()
+
     # -- state ------------------------------------------------------------------
 
+    @serialised
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values, the random stream included."""
-        return {
-            "format": FORMAT,
+        guarded = self._gate is not None
+        state: dict[str, Any] = {
+            "format": FORMATS[guarded],
             "policy": self.name,
             "config": {
                 "n_clients": self.n_clients,
@@ -197,12 +244,16 @@ class Selector(abc.ABC):
             "probed": None if self._probed is None else self._probed.copy(),
             "learned": self._learned(),
         }
+        if self._gate is not None:
+            state["guards"] = self._gate.state()
+        return state
 
+    @serialised
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replace all state by that of `state_dict`, taken from the same policy."""
         restored = type(self).from_state_dict(state)
-        self.__dict__.clear()
-        self.__dict__.update(restored.__dict__)
+        # One assignment: a thread that waits for the lock must find it.
+        self.__dict__ = {**restored.__dict__, "_lock": self._lock}
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> Self:
@@ -211,8 +262,9 @@ class Selector(abc.ABC):
             raise ValueError("state must be a dict made by state_dict()")
         if state["policy"] != cls.name:
             raise ValueError(f"state must be of policy {cls.name!r}, got {state['policy']!r}")
-        if state.get("format") != FORMAT:
-            raise ValueError(f"state must be of format {FORMAT}, got {state.get('format')!r}")
+        if state.get("format") not in FORMATS:
+            known = " or ".join(map(str, FORMATS))
+            raise ValueError(f"state must be of format {known}, got {state.get('format')!r}")
         try:
             restored = cls(**state["config"])
             restored.round = check_count(state["round"], "round", minimum=0)
@@ -222,10 +274,15 @@ class Selector(abc.ABC):
             if state["probed"] is not None:
                 restored._probed = check_ids(state["probed"], "probed", restored.n_clients)
             restored._restore(state["learned"])
+            if state["format"] == 2:
+                pending = restored._pending is not None
+                restored._gate = Gate.restored(state["guards"], restored.n_clients, pending)
+                restored.guards = restored._gate.guards
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"state is incomplete or malformed: {error!r}") from error
         return restored
 
+    @serialised
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to one ``.npz`` file, atomically and without pickle."""
         from ..state import save_state
@@ -243,6 +300,15 @@ class Selector(abc.ABC):
             found: Self = policy_class(state["policy"]).from_state_dict(state)  # type: ignore[assignment]
             return found
         return cls.from_state_dict(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the lock, so that selectors can be copied and sent to a process."""
+        with self._lock:
+            return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take a lock of its own."""
+        self.__dict__.update(state, _lock=threading.RLock())
 
     # -- what a policy writes ----------------------------------------------------
 
@@ -286,20 +352,33 @@ class Selector(abc.ABC):
             )
         return eligible
 
-    def _check_probe(self, losses: ArrayLike | None) -> Probe | None:
+    def _admitted(self, eligible: Mask) -> Mask:
+        return eligible if self._gate is None else self._gate.admit(eligible, self.n_select)
+
+    def _check_probe(self, losses: ArrayLike | None) -> tuple[Probe | None, Judged]:
         if self._probed is None:
             if losses is not None:
                 raise ValueError("losses must follow probe(): no client was asked for its loss")
-            return None
+            return None, Judged()
         if losses is None:
             raise ValueError(f"losses of the {self._probed.size} probed clients are required")
         values = np.asarray(losses)
         if values.shape != self._probed.shape:
             raise ValueError(f"losses must have shape {self._probed.shape}, got {values.shape}")
-        known = ~np.isnan(values.astype(np.float64))
-        checked = np.full(values.shape, np.nan)
-        checked[known] = check_vector(values[known], "losses")
-        return Probe(self._probed, checked)
+        values = values.astype(np.float64)
+        refused = []
+        if self.guards.on_invalid == "skip":
+            infinite = np.isinf(values)
+            for client, loss in zip(self._probed[infinite], values[infinite], strict=True):
+                refused.append(self._refusal(client, f"losses must be finite, got {loss}"))
+            values[infinite] = np.nan
+        known = ~np.isnan(values)
+        values[known] = check_vector(values[known], "losses")
+        if self._gate is None:
+            return Probe(self._probed, values), Judged()
+        judged = self._gate.judge(self._probed, None, values, self.round)
+        assert judged.losses is not None
+        return Probe(self._probed, judged.losses), judged.after(refused)
 
     def _check_report(
         self,
@@ -308,7 +387,7 @@ class Selector(abc.ABC):
         losses: ArrayLike | None,
         durations: ArrayLike | None,
         failed: ArrayLike,
-    ) -> Report:
+    ) -> tuple[Report, Judged]:
         pending = self._pending
         if pending is None:
             raise ValueError("observe must follow select: no round is pending")
@@ -321,18 +400,25 @@ class Selector(abc.ABC):
                 stranger = array[~picked[array]][0]
                 raise ValueError(f"{name} must have been selected this round, got {stranger}")
             picked[array] = False  # so that `failed` cannot repeat `clients`
-        report = Report(
-            selection=pending,
-            clients=ids,
-            models=None if models is None else self._check_models(models, ids.size),
-            losses=None if losses is None else check_vector(losses, "losses", ids.size),
-            durations=None if durations is None else check_vector(durations, "durations", ids.size),
-            failed=lost,
-        )
-        if report.durations is not None and (report.durations <= 0).any():
-            raise ValueError(f"durations must be positive, got {report.durations.min():g}")
+        refused: list[Incident] = []
+        statistic = self.loss_statistic
+        news = News(pending, ids, models, losses, durations, lost, self._check_models, statistic)
+        try:
+            report = news.checked()
+        except (TypeError, ValueError):
+            if self.guards.on_invalid == "raise":
+                raise
+            report, wrong = news.sifted()
+            refused = [self._refusal(client, why) for client, why in wrong.items()]
         self._check_learnable(report)
-        return report
+        if self._gate is None:
+            return report, Judged()
+        judged = self._gate.judge(report.clients, report.models, report.losses, self.round)
+        report = dataclasses.replace(report, models=judged.models, losses=judged.losses)
+        return report, judged.after(refused)
+
+    def _refusal(self, client: int, why: str) -> Incident:
+        return Incident(self.round, int(client), "invalid", why)
 
     def _check_models(self, models: ArrayLike, n_reported: int) -> Float | None:
         """Policies that use no models ignore them unread."""

@@ -20,6 +20,7 @@ from .._validation import (
 )
 from ..selection import Selection
 from .base import Probe, Report, Selector
+from .locking import serialised
 from .power_of_choice import gumbel_top_k, successive_inclusion
 
 FLOOR = 1e-12  # a perfectly balanced pool has QCID 0, and a power of 0 has no logarithm
@@ -110,6 +111,7 @@ class ClassBalancedSelector(Selector):
         self.exploration = check_number(exploration, "exploration", minimum=0.0)
         self._times_picked = np.zeros(self.n_clients, dtype=np.int64)
 
+    @serialised
     def resize(
         self, n_clients: int, weights: ArrayLike, label_counts: ArrayLike | None = None
     ) -> None:

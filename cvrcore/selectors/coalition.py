@@ -33,6 +33,7 @@ from ..spectral import Basis
 from ..store import STORES, CovarianceStore
 from ..threads import single_blas_thread
 from .base import Probe, Report, Selector
+from .locking import serialised
 from .uniform import uniform_selection
 
 #: The paper's text made finite, and what the authors' published scripts compute.
@@ -170,15 +171,18 @@ class CoalitionSelector(Selector):
     # -- reading ----------------------------------------------------------------
 
     @property
+    @serialised
     def rows(self) -> Float:
         """Return a copy of the last observed coordinates of each client, (K, D)."""
         return self._rows.copy()
 
     @property
+    @serialised
     def scores(self) -> Float:
         """Return a copy of the variance reduction v of each client, Eq. (9)."""
         return self._scores.copy()
 
+    @serialised
     def covariance(self) -> Float:
         """Return C as a dense array (D, K, K): large; for inspection and tests."""
         if self._covariance is None:
@@ -303,11 +307,11 @@ class CoalitionSelector(Selector):
         )
 
     def _check_range(self, rows: Float, name: str) -> Float:
-        """Refuse what would overflow once squared and summed: it could never be undone."""
-        limit = float(np.sqrt(np.finfo(self.dtype).max)) / max(self.n_clients, self.n_features)
+        """Refuse what float32 could not square and sum: no network holds it, nothing undoes it."""
+        limit = float(np.sqrt(np.finfo(np.float32).max)) / max(self.n_clients, self.n_features)
         peak = float(np.abs(rows).max()) if rows.size else 0.0
         if peak > limit:
-            raise ValueError(f"{name} must stay within {limit:.3g} in {self.dtype}, got {peak:.3g}")
+            raise ValueError(f"{name} must stay within {limit:.3g}, got {peak:.3g}")
         return rows
 
     def _check_learnable(self, report: Report) -> None:

@@ -267,10 +267,6 @@ class OortSelector(Selector):
                 "losses must be given to oort: the root mean square training loss of each of "
                 f"the {report.clients.size} clients that reported, got None"
             )
-        if report.losses is not None and (report.losses < 0).any():
-            raise ValueError(
-                f"losses must be non-negative (root mean square), got {report.losses.min():g}"
-            )
 
     def _learn(self, report: Report) -> None:
         exploited = report.clients[self._last_rounds[report.clients] > 0]

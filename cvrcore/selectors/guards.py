@@ -1,0 +1,295 @@
+"""Guards against hostile and broken clients, the same for every policy; off by default.
+
+`Guards` are the settings. A `Gate` keeps what they need between rounds and is asked by
+`Selector` at four moments: who is admitted, who must be among the picked, how large a
+reported number may be, and what a round used up. They protect the *selection*; what
+aggregation does with a hostile model is another matter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from .._validation import (
+    Float,
+    Ids,
+    Mask,
+    check_choice,
+    check_number,
+    check_stored,
+    check_vector,
+)
+from ..selection import Selection
+
+MEDIAN_FACTOR: Final = 3.0  # what "median" allows, in running medians
+WINDOW: Final = 256  # reports behind a running median
+BURST: Final = 2.0  # picks that a client may save up under `max_share`
+RECORD: Final = 1000  # incidents kept
+_GOLDEN: Final = 0.6180339887498949  # spreads first forced picks evenly over the slots
+
+
+class Incident(NamedTuple):
+    """One thing a guard did: `kind` is "invalid" (set aside), "norm" or "loss" (cut down)."""
+
+    round: int
+    client: int
+    kind: str
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Guards:
+    """Limits on what a client can do to the selection; every default is "off".
+
+    Shares are multiples of the even share: the chance ``m / eligible`` that a uniform draw
+    would give in each round in which the client is eligible. They hold over the life of the
+    selector and do not depend on the number of clients.
+
+    Parameters
+    ----------
+    on_invalid : {"raise", "skip"}
+        What `observe` does with a client whose model, loss or duration is not a finite
+        number in range, or of the wrong shape: refuse the whole call, or count that client
+        as failed, write an `Incident`, and go on with the others. With "skip", `models`
+        may be a list of rows, each judged alone, and a probed loss that is infinite counts
+        as no answer.
+    max_norm : float or "median", optional
+        Bound on how far a client's watched coordinates may lie from the coordinate-wise
+        median of those reported in the same round (with fewer than three, of the last round
+        that had three). Farther ones are drawn back to the bound. "median": three times
+        the running median of that distance.
+    max_loss : float or "median", optional
+        Bound on reported and probed losses; larger ones count as the bound. "median": three
+        times the running median.
+    max_share : float above 1, optional
+        Nobody is picked more than ``max_share * even + 1`` times, `even` being the sum of
+        its even shares, and in any stretch of rounds not more than two above that. Whoever
+        has used up its share is not eligible, as if absent, unless the round could not be
+        filled otherwise: then those least above come first. With ``max_share`` c it always
+        can if at least ``m * c / (c - 1)`` clients are eligible.
+    min_share : float in (0, 1], optional
+        Everybody is picked at least ``floor(min_share * even)`` times: whoever falls behind
+        takes the place of the last drawn of its coalition, or of the round. More than m may
+        fall due at once, when many come back together; then those most behind come first.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> selector = cvrcore.make_selector("oort", 100, 10, seed=0, max_share=1.25, max_loss="median")
+    >>> selector.guards.max_share
+    1.25
+    """
+
+    on_invalid: str = "raise"
+    max_norm: float | str | None = None
+    max_loss: float | str | None = None
+    max_share: float | None = None
+    min_share: float | None = None
+
+    def __post_init__(self) -> None:
+        check_choice(self.on_invalid, "on_invalid", ("raise", "skip"))
+        for name in ("max_norm", "max_loss"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                check_choice(value, name, ("median",))
+            elif value is not None:
+                object.__setattr__(self, name, check_number(value, name, above=0))
+        if self.max_share is not None:
+            object.__setattr__(
+                self, "max_share", check_number(self.max_share, "max_share", above=1)
+            )
+        if self.min_share is not None:
+            share = check_number(self.min_share, "min_share", above=0, maximum=1)
+            object.__setattr__(self, "min_share", share)
+
+
+#: Names of the settings, for those who take them one by one.
+SETTINGS: Final = tuple(field.name for field in dataclasses.fields(Guards))
+
+
+_NOTHING: Final = np.empty(0)
+
+
+class Judged(NamedTuple):
+    """Reported numbers within bounds, what was done to them, and what to remember."""
+
+    models: Float | None = None
+    losses: Float | None = None
+    incidents: tuple[Incident, ...] = ()
+    distances: Float = _NOTHING
+    reported: Float = _NOTHING
+    centre: Float | None = None
+
+    def after(self, earlier: list[Incident]) -> Judged:
+        """Return the same with incidents that came before."""
+        return self._replace(incidents=(*earlier, *self.incidents))
+
+
+class Gate:
+    """What guards keep between rounds, for `n_clients` slots."""
+
+    def __init__(self, guards: Guards, n_clients: int) -> None:
+        self.guards = guards
+        self.counts = np.zeros(n_clients, dtype=np.int64)  # incidents of each client, ever
+        self.record: deque[Incident] = deque(maxlen=RECORD)
+        self.credit = np.zeros(n_clients)  # picks left under max_share; barred at 0 and below
+        self.owed = _stagger(0, n_clients)  # picks due under min_share; forced from 1
+        self.distances, self.losses = np.empty(0), np.empty(0)  # behind the medians
+        self.centre: Float | None = None
+        self.eligible: Mask | None = None  # of the pending round
+
+    # -- who ---------------------------------------------------------------------
+
+    def admit(self, eligible: Mask, n_select: int) -> Mask:
+        """Return those of `eligible` that may be picked: `max_share`."""
+        if self.guards.max_share is None:
+            return eligible
+        n_eligible = int(np.count_nonzero(eligible))
+        n_picked = min(n_select, n_eligible)
+        credit = self.credit + self.guards.max_share * n_picked / n_eligible
+        admitted = eligible & ((credit > 0) | self._due(eligible, n_picked))
+        missing = n_picked - int(np.count_nonzero(admitted))
+        if missing > 0:
+            barred = np.flatnonzero(eligible & ~admitted)
+            admitted[barred[np.argsort(-credit[barred], kind="stable")[:missing]]] = True
+        return admitted
+
+    def cover(self, selection: Selection, eligible: Mask) -> Selection:
+        """Return the selection with everybody in it whose turn `min_share` makes it."""
+        due = self._due(eligible, len(selection))
+        clients = selection.clients.copy()
+        missing = np.setdiff1d(np.flatnonzero(due), clients)
+        if missing.size == 0:
+            return selection
+        for client in missing:
+            free = np.flatnonzero(~due[clients])
+            if selection.coalitions is not None:
+                # From its own coalition if it can be: then each one is still represented.
+                own = free[selection.coalitions[clients[free]] == selection.coalitions[client]]
+                free = own if own.size else free
+            clients[free[-1]] = client
+        return dataclasses.replace(selection, clients=clients, inclusion=None)
+
+    def _due(self, eligible: Mask, n_picked: int) -> Mask:
+        """Return those that must be picked now: `min_share`."""
+        due = np.zeros(eligible.size, dtype=bool)
+        if self.guards.min_share is None:
+            return due
+        share = self.guards.min_share * n_picked / np.count_nonzero(eligible)
+        ids = np.flatnonzero(eligible & (self.owed + share >= 1.0))
+        due[ids[np.argsort(-self.owed[ids], kind="stable")[:n_picked]]] = True
+        return due
+
+    def begin(self, eligible: Mask) -> None:
+        """Take note of who was eligible in the round that is now pending."""
+        self.eligible = eligible.copy()
+
+    def close(self, picked: Ids) -> None:
+        """Account for the pending round."""
+        assert self.eligible is not None
+        share = picked.size / np.count_nonzero(self.eligible)
+        self.credit[self.eligible] += share * (self.guards.max_share or 0.0)
+        self.credit[picked] -= 1.0
+        np.minimum(self.credit, BURST, out=self.credit)
+        self.owed[self.eligible] += share * (self.guards.min_share or 0.0)
+        self.owed[picked] = np.maximum(self.owed[picked] - 1.0, 0.0)
+        self.eligible = None
+
+    # -- how much ----------------------------------------------------------------
+
+    def judge(self, clients: Ids, models: Float | None, losses: Float | None, round: int) -> Judged:
+        """Return reported numbers cut down to `max_norm` and `max_loss`; NaN losses stay."""
+        incidents: list[Incident] = []
+        reported = distances = _NOTHING
+        centre = None
+        if losses is not None and self.guards.max_loss is not None:
+            reported = losses[~np.isnan(losses)]
+            bound = _bound(self.guards.max_loss, self.losses, reported)
+            incidents += _cuts("loss", clients, losses, bound, round)
+            losses = np.where(losses > bound, bound, losses)
+        if models is not None and self.guards.max_norm is not None:
+            centre = np.median(models, axis=0) if len(models) >= 3 else self.centre
+        if models is not None and centre is not None:
+            away = models.astype(np.float64) - centre
+            distances = np.sqrt(np.einsum("kd,kd->k", away, away))
+            bound = _bound(self.guards.max_norm, self.distances, distances)
+            incidents += _cuts("norm", clients, distances, bound, round)
+            over = distances > bound
+            models = models.copy()
+            models[over] = centre + away[over] * (bound / distances[over])[:, None]
+        return Judged(models, losses, tuple(incidents), distances, reported, centre)
+
+    def remember(self, judged: Judged) -> None:
+        """Take in what `judge` saw."""
+        self.record.extend(judged.incidents)
+        for incident in judged.incidents:
+            self.counts[incident.client] += 1
+        self.losses = np.concatenate([self.losses, judged.reported])[-WINDOW:]
+        self.distances = np.concatenate([self.distances, judged.distances])[-WINDOW:]
+        if judged.centre is not None:
+            self.centre = judged.centre
+
+    # -- growth and state --------------------------------------------------------
+
+    def grow(self, n_clients: int) -> None:
+        """Add slots for clients that joined, with a clean record and nothing used up."""
+        present = self.counts.size
+        added = n_clients - present
+        self.counts = np.concatenate([self.counts, np.zeros(added, dtype=np.int64)])
+        self.credit = np.concatenate([self.credit, np.zeros(added)])
+        self.owed = np.concatenate([self.owed, _stagger(present, n_clients)])
+        self.eligible = None
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as arrays and plain values."""
+        state = {name: getattr(self, name).copy() for name in _ARRAYS}
+        for name in ("centre", "eligible"):
+            value = getattr(self, name)
+            state[name] = None if value is None else value.copy()
+        record = [list(incident) for incident in self.record]
+        return {"settings": dataclasses.asdict(self.guards), **state, "record": record}
+
+    @classmethod
+    def restored(cls, state: dict[str, Any], n_clients: int, pending: bool) -> Gate:
+        """Build a gate from what `state` returned; `pending`: whether a round is."""
+        self = cls(Guards(**state["settings"]), n_clients)
+        self.counts = check_stored(state["counts"], "counts", n_clients, np.int64)
+        self.credit = check_stored(state["credit"], "credit", n_clients)
+        self.owed = check_stored(state["owed"], "owed", n_clients)
+        for name in ("losses", "distances"):
+            setattr(self, name, check_vector(state[name], name).copy())
+        if state["centre"] is not None:
+            self.centre = check_vector(state["centre"], "centre").copy()
+        if pending:
+            self.eligible = check_stored(state["eligible"], "eligible", n_clients, bool)
+        self.record.extend(Incident(*entry) for entry in state["record"])
+        return self
+
+
+_ARRAYS: Final = ("counts", "credit", "owed", "losses", "distances")
+
+
+def _bound(setting: float | str | None, *values: Float) -> float:
+    """Return the largest value allowed: a number, or a multiple of the median of `values`."""
+    if isinstance(setting, float):
+        return setting
+    together = np.concatenate(values)
+    middle = float(np.median(together)) if together.size else 0.0
+    return MEDIAN_FACTOR * middle if middle > 0 else np.inf
+
+
+def _cuts(kind: str, clients: Ids, values: Float, bound: float, round: int) -> list[Incident]:
+    over = values > bound
+    return [
+        Incident(round, int(k), kind, f"{kind} {value:.4g} counts as {bound:.4g}")
+        for k, value in zip(clients[over], values[over], strict=True)
+    ]
+
+
+def _stagger(start: int, stop: int) -> Float:
+    """Return what slots are owed at first: not all at once, or whole rounds would be forced."""
+    return np.arange(start, stop) * _GOLDEN % 1.0
