@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -18,6 +19,7 @@ from ._validation import (
     check_number,
     check_vector,
 )
+from .inclusion import successive_inclusion
 
 SCORES: Final = ("raw", "zscore", "log")
 LAWS: Final = ("boltzmann", "argmax", "uniform")
@@ -114,22 +116,34 @@ def draw(
 
 
 def inclusion_of(
-    probabilities: Float, log_weights: Float, groups: Groups, places: Ids
-) -> Float | None:
-    """Return each client's chance to be drawn at all, or None where no formula is known."""
+    probabilities: Float, log_weights: Float, scores: Float, groups: Groups, places: Ids
+) -> Float | Callable[[], Float]:
+    """Return each client's chance to be drawn at all, exact; a function where that takes time.
+
+    Coalitions draw apart from each other, so that one place is the law itself and several
+    are `successive_inclusion`. Clients of probability zero are taken by score, for certain,
+    once the others are.
+    """
     if places.max() == 1:
         return probabilities.copy()
-    simple = (places == 1) | (places == groups.sizes)
-    flat = np.maximum.reduceat(np.abs(log_weights), groups.starts) == 0  # uniform inside
-    if not (simple | flat).all():
-        return None
-    inclusion = probabilities.copy()
-    inclusion[groups.members] = np.where(
-        groups.spread(places == groups.sizes),
-        1.0,
-        np.minimum(1.0, probabilities[groups.members] * groups.spread(places)),
-    )
-    return inclusion
+
+    def work_out() -> Float:
+        inclusion = probabilities.copy()
+        for start, size, wanted in zip(groups.starts, groups.sizes, places, strict=True):
+            if wanted == 1:
+                continue
+            members = groups.members[start : start + size]
+            logs = log_weights[start : start + size]
+            chance = successive_inclusion(logs, int(wanted))
+            n_left = int(wanted) - int(np.isfinite(logs).sum())
+            if n_left > 0:
+                none = np.flatnonzero(~np.isfinite(logs))
+                best = np.argsort(-scores[members[none]], kind="stable")[:n_left]
+                chance[none[best]] = 1.0
+            inclusion[members] = chance
+        return inclusion
+
+    return work_out
 
 
 def transform_scores(scores: Float, coalitions: Ids, how: str) -> Float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,6 +36,21 @@ from .sampling import (
 from .scores import check_covariance, variance_reduction
 
 
+class _Inclusion:
+    """A field that may be given as a function, called when it is first read."""
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Float | None:
+        if owner is None:
+            return None  # the field's default
+        value: Float | Callable[[], Float] | None = owner.__dict__["inclusion"]
+        if callable(value):
+            value = owner.__dict__["inclusion"] = value()
+        return value
+
+    def __set__(self, owner: Any, value: Float | Callable[[], Float] | None) -> None:
+        owner.__dict__["inclusion"] = value
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Selection:
     """Whom a policy picked in one round, and why.
@@ -52,7 +69,9 @@ class Selection:
         Law of the first draw. With coalitions it is pi_p(k), Eq. (11), and sums to 1 in
         each coalition that has an eligible client; otherwise it sums to 1.
     inclusion : ndarray of float64, shape (n_clients,), or None
-        Probability of being among the m at all, where the policy knows it.
+        Probability of being among the m at all: every policy states it, by a formula or,
+        where its docstring says so, by the estimate of `cvrcore.inclusion`. What takes time
+        is worked out when it is first read. It may be given as a function without arguments.
     round : int
         Index of the round, from 0.
     warmup : bool
@@ -63,13 +82,24 @@ class Selection:
     coalitions: Ids | None = None
     scores: Float | None = None
     probabilities: Float | None = None
-    inclusion: Float | None = None
+    inclusion: _Inclusion = _Inclusion()  # noqa: RUF009 - a descriptor, not a default
     round: int = 0
     warmup: bool = False
 
     def __len__(self) -> int:
         """Return the number of clients picked."""
         return int(self.clients.shape[0])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Work out `inclusion` first: a function does not travel."""
+        return {**self.__dict__, "inclusion": self.inclusion}
+
+    def plain(self) -> dict[str, Any]:
+        """Return copies of all fields; `inclusion` is None unless it is known by now."""
+        fields = {field.name: self.__dict__[field.name] for field in dataclasses.fields(type(self))}
+        if callable(fields["inclusion"]):
+            fields["inclusion"] = None
+        return {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in fields.items()}
 
     def __repr__(self) -> str:
         """Show the round, the clients and, if there are any, their coalitions."""
@@ -109,7 +139,7 @@ def draw_selection(
         coalitions=labels.copy(),
         scores=scores.copy(),
         probabilities=probabilities,
-        inclusion=inclusion_of(probabilities, log_weights, groups, places),
+        inclusion=inclusion_of(probabilities, log_weights, scaled, groups, places),
         round=round,
     )
 

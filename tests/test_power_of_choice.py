@@ -60,7 +60,9 @@ def test_with_as_many_candidates_as_places_losses_do_not_matter(candidates):
     if candidates == "uniform":
         assert_allclose(picks[0].inclusion, 0.5, rtol=1e-12)
     else:
-        assert picks[0].inclusion is None  # no closed form
+        law = sequential_law(weights, 3)
+        expected = [sum(p for drawn, p in law.items() if k in drawn) for k in range(6)]
+        assert_allclose(picks[0].inclusion, expected, rtol=1e-12)
 
 
 def test_candidates_include_clients_as_sequential_sampling_does():

@@ -102,11 +102,26 @@ def test_stated_inclusion_is_the_frequency(law):
     assert picked.inclusion.sum() == pytest.approx(4)
 
 
-def test_inclusion_is_none_where_no_formula_is_known():
+def test_inclusion_of_several_unequal_places_is_exact():
     groups = Groups.of(np.zeros(3, dtype=np.int64), np.ones(3, dtype=bool))
-    weights = log_law(np.array([0.0, 1.0, 2.0]), groups)
+    scores = np.array([0.0, 1.0, 2.0])
+    weights = log_law(scores, groups)
     law = probabilities_of(weights, groups, 3)
-    assert inclusion_of(law, weights, groups, np.array([2])) is None
+    found = inclusion_of(law, weights, scores, groups, np.array([2]))()
+    first, second, third = law
+    left_out = first * second / (1 - first) + second * first / (1 - second)  # the third
+    assert found[2] == pytest.approx(1 - left_out, rel=1e-12)
+    assert found.sum() == pytest.approx(2, rel=1e-12)
+
+
+def test_inclusion_of_clients_without_probability_goes_by_score():
+    groups = Groups.of(np.zeros(4, dtype=np.int64), np.ones(4, dtype=bool))
+    scores = np.array([3.0, 1.0, 2.0, 3.0])
+    weights = log_law(scores, groups, "argmax")
+    law = probabilities_of(weights, groups, 4)
+    for places, expected in ((1, [0.5, 0, 0, 0.5]), (2, [1, 0, 0, 1]), (3, [1, 0, 1, 1])):
+        found = inclusion_of(law, weights, scores, groups, np.array([places]))
+        assert_allclose(found() if callable(found) else found, expected)
 
 
 def test_argmax_shares_equal_scores_and_takes_the_next_best():

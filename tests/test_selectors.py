@@ -114,7 +114,7 @@ def assert_same(a, b, path="state"):
 
 
 def assert_same_selection(a, b):
-    assert_same(vars(a), vars(b), "selection")
+    assert_same(a.plain(), b.plain(), "selection")
 
 
 def test_policies_carry_the_name_they_are_found_by(make):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .._validation import Float, Ids, Mask, check_choice, check_number, check_stored
+from ..inclusion import filled_in, sampled_inclusion, successive_inclusion
 from ..selection import Selection
 from .base import Probe, Report, Selector
-from .power_of_choice import gumbel_top_k, successive_inclusion
+from .power_of_choice import gumbel_top_k
 from .uniform import uniform_selection
 
 #: alpha1, alpha2, alpha3 of each preset.
@@ -45,7 +47,7 @@ class ActiveSelector(Selector):
         "paper": alphas 0.8, 1, 0, as the FedCVR-Bolt article runs it. "goetz": 0.75,
         0.01, 0.1 of the original. "scripts": 0, 1, 0 on another rule, that of the scripts
         published with FedCVR-Bolt: `probe` asks ``2 * n_select`` clients drawn uniformly,
-        the value is their fresh mean loss, and nothing is remembered.
+        the value is their fresh mean loss, whatever was told before.
     alpha1, alpha2, alpha3 : float, optional
         Override the preset: fraction dropped in [0, 1], inverse temperature >= 0, and
         fraction drawn uniformly in [0, 1]; ``alpha3=1`` is uniform sampling.
@@ -53,7 +55,10 @@ class ActiveSelector(Selector):
     Notes
     -----
     ``Selection.probabilities`` is the law given the values in hand (for "scripts", given
-    the candidates) and given how ties at the drop were broken.
+    the candidates) and given how ties at the drop were broken. ``Selection.inclusion`` is
+    over all draws: exact, but for "scripts", where it is estimated by
+    `cvrcore.inclusion.sampled_inclusion`, with the loss that a client told last, or that of
+    a random one, for those not asked.
 
     References
     ----------
@@ -93,7 +98,8 @@ class ActiveSelector(Selector):
         self.alpha1 = check_number(first, "alpha1", minimum=0.0, maximum=1.0)
         self.alpha2 = check_number(second, "alpha2", minimum=0.0)
         self.alpha3 = check_number(third, "alpha3", minimum=0.0, maximum=1.0)
-        self._losses = np.full(self.n_clients, np.nan)  # last known; NaN: never
+        # Last known, NaN: never; "scripts" reads them for `inclusion` alone.
+        self._losses = np.full(self.n_clients, np.nan)
 
     @property
     def _fresh(self) -> bool:
@@ -144,24 +150,50 @@ class ActiveSelector(Selector):
 
         law = np.zeros(self.n_clients)
         law[kept] = np.exp(logits) / np.exp(logits).sum()
-        support = np.zeros(self.n_clients, dtype=bool)
-        support[kept] = True
-        inclusion = successive_inclusion(law, support, n_valued)
-        if n_picked == n_eligible:
-            inclusion = eligible.astype(np.float64)
-        elif self._fresh:
-            inclusion = None  # `law` is conditional on the candidates
-        elif inclusion is not None:
+        clients = np.concatenate([drawn, rest])
+        # Equal values at the edge of the drop: each is kept in a share of the draws.
+        tied = pool[values[pool] == values[kept[0]]]
+        share = np.count_nonzero(values[kept] == values[kept[0]]) / tied.size
+
+        def inclusion() -> Float:
+            if n_picked == n_eligible:
+                return eligible.astype(np.float64)
+            first = np.zeros(law.size)
+            first[kept] = successive_inclusion(logits, n_valued)
+            first[tied] = first[kept[0]] * share
             # Whoever missed the first stage has this chance in the uniform one.
             second = (n_picked - n_valued) / (n_eligible - n_valued)
-            inclusion = np.where(eligible, inclusion + (1.0 - inclusion) * second, 0.0)
+            return np.where(eligible, first + (1.0 - first) * second, 0.0)
+
         return Selection(
-            clients=np.concatenate([drawn, rest]),
+            clients=clients,
             scores=values,
             probabilities=law,
-            inclusion=inclusion,
+            inclusion=self._fresh_inclusion(eligible, clients) if self._fresh else inclusion,
             round=self.round,
         )
+
+    def _fresh_inclusion(self, eligible: Mask, clients: Ids) -> Callable[[], Float]:
+        """Return the estimate of preset "scripts", whose candidates are drawn too."""
+        ids, losses, round = np.flatnonzero(eligible), self._losses[eligible], self.round
+        n_asked, alpha2 = min(2 * self.n_select, ids.size), self.alpha2
+        n_valued = self._n_valued(clients.size)
+        n_dropped = min(int(self.alpha1 * n_asked + 1e-9), n_asked - n_valued)
+
+        def draw(rng: np.random.Generator, n: int) -> Ids:
+            asked = np.argsort(rng.random((n, ids.size)), axis=1)[:, :n_asked]
+            values = np.take_along_axis(filled_in(losses, rng, n), asked, axis=1)
+            order = np.lexsort((rng.random(values.shape), values))[:, n_dropped:]
+            kept = np.take_along_axis(values, order, axis=1)
+            keys = -(alpha2 * (kept - kept.max()) + rng.gumbel(size=kept.shape))
+            best = np.argsort(keys, axis=1)[:, :n_valued]
+            drawn = np.take_along_axis(np.take_along_axis(asked, order, axis=1), best, axis=1)
+            keys = rng.random((n, ids.size))
+            np.put_along_axis(keys, drawn, np.inf, axis=1)
+            rest = np.argsort(keys, axis=1)[:, : clients.size - n_valued]
+            return ids[np.concatenate([drawn, rest], axis=1)]
+
+        return lambda: sampled_inclusion(draw, eligible, clients, round)
 
     def _values(self, probe: Probe | None) -> Float:
         """Take in the answers; return the value of every client, NaN where unknown."""
@@ -169,10 +201,10 @@ class ActiveSelector(Selector):
             values = np.full(self.n_clients, np.nan)
             if probe is not None:
                 values[probe.clients] = probe.losses
-        else:
-            if probe is not None:
-                answered = ~np.isnan(probe.losses)
-                self._losses[probe.clients[answered]] = probe.losses[answered]
+        if probe is not None:
+            answered = ~np.isnan(probe.losses)
+            self._losses[probe.clients[answered]] = probe.losses[answered]
+        if not self._fresh:
             with np.errstate(over="ignore"):
                 values = np.sqrt(self.weights) * self._losses
         return np.asarray(np.clip(values, -_HUGE, _HUGE))

@@ -129,7 +129,7 @@ class Selector(abc.ABC):
             self._gate.begin(eligible)
             self._gate.remember(judged)
         # A copy: what the caller does to its Selection must not reach the pending round.
-        self._pending, self._probed = Selection(**_as_plain(selection)), None
+        self._pending, self._probed = Selection(**selection.plain()), None
         return selection
 
     @serialised
@@ -240,7 +240,7 @@ class Selector(abc.ABC):
             },
             "round": self.round,
             "rng": self._rng.bit_generator.state,
-            "pending": None if self._pending is None else _as_plain(self._pending),
+            "pending": None if self._pending is None else self._pending.plain(),
             "probed": None if self._probed is None else self._probed.copy(),
             "learned": self._learned(),
         }
@@ -423,14 +423,3 @@ class Selector(abc.ABC):
     def _check_models(self, models: ArrayLike, n_reported: int) -> Float | None:
         """Policies that use no models ignore them unread."""
         return None
-
-
-def _as_plain(selection: Selection) -> dict[str, Any]:
-    return {field.name: _copy(getattr(selection, field.name)) for field in _FIELDS}
-
-
-def _copy(value: Any) -> Any:
-    return value.copy() if isinstance(value, np.ndarray) else value
-
-
-_FIELDS = dataclasses.fields(Selection)

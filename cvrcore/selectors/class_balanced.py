@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,10 +19,11 @@ from .._validation import (
     check_stored,
     check_vector,
 )
+from ..inclusion import sampled_inclusion
 from ..selection import Selection
 from .base import Probe, Report, Selector
 from .locking import serialised
-from .power_of_choice import gumbel_top_k, successive_inclusion
+from .power_of_choice import gumbel_top_k
 
 FLOOR = 1e-12  # a perfectly balanced pool has QCID 0, and a power of 0 has no logarithm
 
@@ -60,6 +62,9 @@ class ClassBalancedSelector(Selector):
 
     The server must know the class counts (or all their inner products, say from an
     enclave): state this beside any result. Count training samples only.
+
+    ``Selection.inclusion`` is exact for one client, for all of them and for ``beta=0``, else
+    estimated by `cvrcore.inclusion.sampled_inclusion`.
 
     Parameters
     ----------
@@ -153,15 +158,40 @@ class ClassBalancedSelector(Selector):
             positions[m] = gumbel_top_k(logits, 1, self._rng)[0]
             pool += counts[positions[m]]
 
-        inclusion = successive_inclusion(law, eligible, n_picked)
-        if self.beta == 0.0 and n_picked < ids.size:
+        clients = ids[positions]
+        inclusion: Float | Callable[[], Float]
+        if n_picked == ids.size:
+            inclusion = eligible.astype(np.float64)
+        elif n_picked == 1 or self.beta == 0.0:
             # After the first draw the rest is uniform among those not yet drawn.
             inclusion = np.where(eligible, law + (1.0 - law) * (n_picked - 1) / (ids.size - 1), 0.0)
-        elif 1 < n_picked < ids.size:
-            inclusion = None  # later draws depend on the pool, even if the first is uniform
-        return Selection(
-            clients=ids[positions], probabilities=law, inclusion=inclusion, round=self.round
-        )
+        else:
+            inclusion = self._inclusion(eligible, clients, law)
+        return Selection(clients=clients, probabilities=law, inclusion=inclusion, round=self.round)
+
+    def _inclusion(self, eligible: Mask, clients: Ids, law: Float) -> Callable[[], Float]:
+        """Return the estimate: later draws depend on the pool, and have no formula."""
+        ids, round, beta = np.flatnonzero(eligible), self.round, self.beta
+        counts, first = self.label_counts[ids], law[ids].copy()
+
+        def draw(rng: np.random.Generator, n: int) -> Ids:
+            drawn = np.empty((n, clients.size), dtype=np.int64)
+            pools = np.zeros((n, counts.shape[1]))
+            taken = np.zeros((n, ids.size))
+            for m in range(clients.size):
+                if m == 0:
+                    with np.errstate(divide="ignore"):
+                        logits = np.log(first) + taken
+                else:
+                    imbalance = qcid(pools[:, None, :] + counts)
+                    logits = -beta * (m + 1) * np.log(np.maximum(imbalance, FLOOR)) + taken
+                drawn[:, m] = np.argmax(logits + rng.gumbel(size=taken.shape), axis=1)
+                taken[np.arange(n), drawn[:, m]] = -np.inf
+                pools += counts[drawn[:, m]]
+            return ids[drawn]
+
+        width = counts.shape[1]
+        return lambda: sampled_inclusion(draw, eligible, clients, round, width=width)
 
     def _log_bonus(self, ids: Ids) -> Float:
         """Return the logarithm of the exploration term, -inf where it is 0."""

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from .._validation import Float, Ids, Mask, check_choice, check_number, check_stored
 from ..selection import Selection
 from .base import Probe, Report, Selector
-from .power_of_choice import gumbel_top_k, successive_inclusion
+from .power_of_choice import gumbel_top_k, law_inclusion
 from .uniform import uniform_selection
 
 EXPLORATION = 0.9  # epsilon before the first decay
@@ -129,7 +129,8 @@ class OortSelector(Selector):
     The article explores by speed; the speed of an untried client is not known here, so
     all presets go by size, as the published code does. Exactly P clients are picked (no
     over-commitment) and nobody is barred for having been picked often: with a hundred
-    clients that would bar everybody within a hundred rounds.
+    clients that would bar everybody within a hundred rounds. ``Selection.inclusion`` is
+    exact, given what is known of the clients; it is 0 below the cut-off.
 
     Parameters
     ----------
@@ -206,15 +207,21 @@ class OortSelector(Selector):
         exploited = tried[gumbel_top_k(np.log(worth), n_exploited, self._rng)]
         # Ties in size at the edge of the window fall at random.
         order = np.lexsort((self._rng.random(untried.size), -self.weights[untried]))
+        edge, share = _edge(self.weights[untried][order], WINDOW * n_explored)
+        tied = untried[order[edge]]
         untried = untried[order[: WINDOW * n_explored]]
         sizes = self.weights[untried]
         explored = untried[gumbel_top_k(np.log(sizes), n_explored, self._rng)]
 
-        by_score, exploited_share = self._stage(tried, worth, n_exploited)
-        by_size, explored_share = self._stage(untried, sizes, n_explored)
-        inclusion = None
-        if exploited_share is not None and explored_share is not None:
-            inclusion = exploited_share + explored_share
+        by_score = self._law(tried, worth, n_exploited)
+        by_size = self._law(untried, sizes, n_explored)
+
+        def inclusion() -> Float:
+            by_window = law_inclusion(by_size, n_explored)
+            if tied.size:
+                by_window[tied] = by_window[tied].max() * share
+            return law_inclusion(by_score, n_exploited) + by_window
+
         return Selection(
             clients=np.concatenate([exploited, explored]),
             scores=scores,
@@ -245,15 +252,13 @@ class OortSelector(Selector):
         inside = scores >= self.cut_off * edge
         return tried[inside], np.maximum(scores[inside], _TINY)
 
-    def _stage(self, ids: Ids, weights: Float, size: int) -> tuple[Float, Float | None]:
-        """Return the law of one draw and the inclusion of `size` of them, over all clients."""
-        law, support = np.zeros(self.n_clients), np.zeros(self.n_clients, dtype=bool)
-        if size == 0:
-            return law, law
-        support[ids] = True
-        scaled = weights / weights.max()
-        law[ids] = scaled / scaled.sum()
-        return law, successive_inclusion(law, support, size)
+    def _law(self, ids: Ids, weights: Float, size: int) -> Float:
+        """Return the law of the first of `size` draws, over all clients; 0 if there is none."""
+        law = np.zeros(self.n_clients)
+        if size > 0:
+            scaled = weights / weights.max()
+            law[ids] = scaled / scaled.sum()
+        return law
 
     def _preferred_duration(self) -> float:
         known = np.sort(self._durations[~np.isnan(self._durations)])
@@ -323,3 +328,11 @@ class OortSelector(Selector):
         self._durations = check_stored(learned["durations"], "durations", size)
         self._paced = check_number(learned["percentile"], "percentile", minimum=0, maximum=100)
         self._history = np.array(learned["history"], dtype=np.float64)
+
+
+def _edge(ordered: Float, size: int) -> tuple[Mask, float]:
+    """Return who ties for the last of `size` places in a list, and the share that gets one."""
+    if not 0 < size < ordered.size:
+        return np.zeros(ordered.size, dtype=bool), 1.0
+    tied: Mask = ordered == ordered[size - 1]
+    return tied, float(np.count_nonzero(tied[:size]) / np.count_nonzero(tied))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._validation import Float, Ids, Mask, check_choice, check_count
+from .._validation import Float, Ids, Mask, check_choice, check_count, check_stored
+from ..inclusion import filled_in, sampled_inclusion, successive_inclusion
 from ..selection import Selection
 from .base import Probe, Selector
 
@@ -34,17 +36,10 @@ def gumbel_top_k(log_weights: Float, size: int, rng: np.random.Generator) -> Ids
     return top[np.argsort(keys[top])].astype(np.int64)
 
 
-def successive_inclusion(law: Float, support: Mask, size: int) -> Float | None:
-    """Return each client's chance to be among `size` sequential draws, if it is simple.
-
-    It is for one draw, for equal weights, and when the whole `support` is taken; in
-    between there is no closed form, hence None.
-    """
-    n_support = int(np.count_nonzero(support))
-    if size >= n_support:
-        return support.astype(np.float64)
-    equal = np.ptp(law[support]) == 0.0
-    return law * size if size <= 1 or equal else None
+def law_inclusion(law: Float, size: int) -> Float:
+    """Return each client's chance to be among `size` successive draws from a law, exact."""
+    with np.errstate(divide="ignore"):
+        return successive_inclusion(np.log(law), min(size, int(np.count_nonzero(law))))
 
 
 class PowerOfChoiceSelector(Selector):
@@ -70,6 +65,14 @@ class PowerOfChoiceSelector(Selector):
         is sampling by size.
     candidates : {"size", "uniform"}, default="size"
         Draw candidates without replacement in proportion to ``weights``, or uniformly.
+
+    Notes
+    -----
+    ``Selection.inclusion`` is over the draw of the candidates too, and estimated by
+    `cvrcore.inclusion.sampled_inclusion`: a client not asked counts with the loss that it
+    told last, one that never told any with that of a random client. It is exact when
+    candidates are no more than picked. It is near 0 for clients of low loss: dividing by
+    it cannot undo the policy's bias towards the others.
 
     References
     ----------
@@ -102,6 +105,7 @@ class PowerOfChoiceSelector(Selector):
             n_candidates = 2 * self.n_select
         self.n_candidates = check_count(n_candidates, "n_candidates", minimum=self.n_select)
         self.candidates = check_choice(candidates, "candidates", ("size", "uniform"))
+        self._losses = np.full(self.n_clients, np.nan)  # last told, for `inclusion` alone
 
     def _candidates(self, eligible: Mask) -> Ids:
         size = min(self.n_candidates, int(np.count_nonzero(eligible)))
@@ -116,24 +120,45 @@ class PowerOfChoiceSelector(Selector):
         n_picked = min(self.n_select, int(np.count_nonzero(eligible)))
         scores = np.full(self.n_clients, np.nan)
         scores[probe.clients] = probe.losses
+        told = ~np.isnan(probe.losses)
+        self._losses[probe.clients[told]] = probe.losses[told]
         asked = probe.clients[eligible[probe.clients]]
         if asked.size > n_picked:
             losses = scores[asked]
             ranks = np.where(np.isnan(losses), -np.inf, losses)
             order = np.lexsort((self._rng.random(asked.size), -ranks))
-            return Selection(clients=asked[order[:n_picked]], scores=scores, round=self.round)
+            return self._selection(asked[order[:n_picked]], scores, eligible)
         if asked.size < n_picked:
             others = eligible.copy()
             others[asked] = False
             asked = np.concatenate([asked, self._draw(others, n_picked - asked.size)])
-            return Selection(clients=asked, scores=scores, round=self.round)
+            return self._selection(asked, scores, eligible)
         law = self._law(eligible)  # every candidate is taken: losses did not matter
         return Selection(
             clients=asked,
             scores=scores,
             probabilities=law,
-            inclusion=successive_inclusion(law, eligible, n_picked),
+            inclusion=functools.partial(law_inclusion, law.copy(), n_picked),
             round=self.round,
+        )
+
+    def _selection(self, clients: Ids, scores: Float, eligible: Mask) -> Selection:
+        ids, round = np.flatnonzero(eligible), self.round
+        logs = np.log(self._law(eligible)[ids])
+        n_asked, losses = min(self.n_candidates, ids.size), self._losses[ids]
+
+        def draw(rng: np.random.Generator, n: int) -> Ids:
+            keys = -(logs + rng.gumbel(size=(n, ids.size)))
+            asked = np.argpartition(keys, n_asked - 1, axis=1)[:, :n_asked]
+            ranks = np.take_along_axis(-filled_in(losses, rng, n), asked, axis=1)
+            best = np.lexsort((rng.random(ranks.shape), ranks))[:, : clients.size]
+            return ids[np.take_along_axis(asked, best, axis=1)]
+
+        return Selection(
+            clients=clients,
+            scores=scores,
+            inclusion=lambda: sampled_inclusion(draw, eligible, clients, round),
+            round=round,
         )
 
     def _law(self, mask: Mask) -> Float:
@@ -146,5 +171,15 @@ class PowerOfChoiceSelector(Selector):
         weights = self.weights[ids] if self.candidates == "size" else np.ones(ids.size)
         return ids[gumbel_top_k(np.log(weights), size, self._rng)]
 
+    def _grow(self, n_clients: int, added: Float) -> None:
+        self._losses = np.concatenate([self._losses, np.full(added.size, np.nan)])
+
     def _config(self) -> dict[str, Any]:
         return {"n_candidates": self.n_candidates, "candidates": self.candidates}
+
+    def _learned(self) -> dict[str, Any]:
+        return {} if np.isnan(self._losses).all() else {"losses": self._losses.copy()}
+
+    def _restore(self, learned: dict[str, Any]) -> None:
+        if "losses" in learned:
+            self._losses = check_stored(learned["losses"], "losses", self.n_clients)
