@@ -125,10 +125,11 @@ class RunConfig:
     """Everything that a run depends on.
 
     `method` is a label for tables (a name of `METHODS`, or your own); what runs is decided
-    by `selection`, `algorithm` and `aggregator`. `model` None takes the data set's usual
-    one. `target` is the accuracy whose first round is reported; with `simulate_time` each
-    client's duration is told to the policy as its samples times its epochs. `empty_test`
-    says whether clients without test samples are left out of the mean or count as 0.
+    by `selection`, `algorithm` and `aggregator`, each with its options. `model` None takes
+    the data set's usual one. `target` is the accuracy whose first round is reported; with
+    `simulate_time` each client's duration is told to the policy as its samples times its
+    epochs. `empty_test` says whether clients without test samples are left out of the mean
+    or count as 0.
     """
 
     method: str = "fedavg"
@@ -140,6 +141,7 @@ class RunConfig:
     checkpoint_every: int = 10
     target: float | None = None
     aggregator: str = "sizes"
+    aggregator_options: Options = dataclasses.field(default_factory=dict)
     simulate_time: bool = False
     empty_test: Literal["skip", "zero"] = "skip"
     data: DataConfig = DataConfig()
@@ -194,7 +196,7 @@ class RunConfig:
                 if not isinstance(target.get(parent), dict):
                     raise ConfigError(unknown(parent, target, ""))
                 target = target[parent]
-            if name not in target and parents[-1:] != ["options"]:
+            if name not in target and parents[-1:] not in (["options"], ["aggregator_options"]):
                 raise ConfigError(unknown(name, target, ".".join(parents)))
             target[name] = value
         return type(self).from_dict(values)

@@ -52,7 +52,7 @@ def run(
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(RunStore(folder, config, resume)) if folder else None
         stack.enter_context(_one_thread())
-        server = stack.enter_context(Server(config, federation))
+        server = stack.enter_context(Server(config, federation, folder))
         history = History(config, server.facts)
         if store:
             history.rounds, state = store.restore()

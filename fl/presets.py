@@ -29,6 +29,7 @@ class Method:
     policy_options: Options = dataclasses.field(default_factory=dict)
     algorithm_options: Options = dataclasses.field(default_factory=dict)
     aggregator: str = "sizes"
+    aggregator_options: Options = dataclasses.field(default_factory=dict)
 
 
 def _bolt(aggregator: str = "sizes", **options: Any) -> Method:
@@ -135,6 +136,7 @@ def make_config(
         method=method,
         preset=preset,
         aggregator=chosen.aggregator,
+        aggregator_options=dict(chosen.aggregator_options),
         empty_test="zero" if preset == "scripts" else "skip",
         data=DataConfig(dataset=dataset),
         selection=SelectionConfig(policy=chosen.policy, options=options),
@@ -192,7 +194,7 @@ def resolve(file: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
     known = {**file, "method": named["method"], "preset": named["preset"]}
     if file.get("method", named["method"]) != named["method"]:
         # What the file says of its own method does not describe the one asked for.
-        for own in ("algorithm", "aggregator"):
+        for own in ("algorithm", "aggregator", "aggregator_options"):
             known.pop(own, None)
         if isinstance(known.get("selection"), Mapping):
             own_selection = ("policy", "options")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,11 +13,11 @@ import numpy as np
 import torch
 
 import cvrcore
-from cvrcore.aggregators import make_aggregator
+from cvrcore.aggregators import AGGREGATORS, Aggregator, make_aggregator
 
 from .algorithms import Setting, make_algorithm
 from .availability import Availability
-from .config import RunConfig
+from .config import ConfigError, RunConfig
 from .data import Federation, load_federation
 from .engines import Job, TrainTask, make_engine
 from .evaluation import Deployment, evaluate, training_losses
@@ -35,10 +37,20 @@ class Server:
     Parameters
     ----------
     config : RunConfig
+    federation : Federation, optional
+        Samples already at hand.
+    folder : path, optional
+        Where an aggregator may keep what memory cannot hold.
     """
 
-    def __init__(self, config: RunConfig, federation: Federation | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        federation: Federation | None = None,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> None:
         self.config = config
+        self._folder = folder
         self.streams = Streams(config.seed)
         federation = federation or _load(config, self.streams)
         self.samples = ClientSamples.of(federation)
@@ -72,7 +84,7 @@ class Server:
                 layout=self.layout,
                 streams=self.streams,
                 fresh=self._fresh,
-                aggregator=lambda: make_aggregator(config.aggregator),
+                aggregator=self._aggregator,
             ),
         )
         self.policy = Policy(
@@ -126,9 +138,12 @@ class Server:
         failed = np.setdiff1d(selection.clients, reported)
         with self._timed("select"):
             selector.observe(reported, failed=failed, **self._news(selector, reported, updates))
-        algorithm.merge(selection, reported, starts[back], vectors)
+        with self._timed("merge"):
+            algorithm.merge(selection, reported, starts[back], vectors)
         wants_losses = selector.loss_statistic is not None
         record = self.meter.round(selection, here, probed, reported, failed, sent, wants_losses)
+        if algorithm.memory_bytes:
+            record["memory_bytes"] = algorithm.memory_bytes
         if len(algorithm.models) > 1:
             record["starts"] = np.bincount(starts, minlength=len(algorithm.models)).tolist()
         return record
@@ -200,6 +215,16 @@ class Server:
         self.engine.close()
 
     # -- set-up ------------------------------------------------------------------
+
+    def _aggregator(self) -> Aggregator:
+        name, options = self.config.aggregator, dict(self.config.aggregator_options)
+        kind = AGGREGATORS.get(name)
+        if kind is not None and "folder" in inspect.signature(kind).parameters and self._folder:
+            options = {"folder": self._folder, **options}
+        try:
+            return make_aggregator(name, **options)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"aggregator: {error}") from error
 
     def _fresh(self, j: int) -> Vector:
         parameters = [p.detach().reshape(-1) for p in self._module(j).parameters()]

@@ -19,7 +19,7 @@ from typing import IO, Any, Self
 
 from cvrcore.state import load_state, save_state
 
-from .config import RunConfig
+from .config import ConfigError, RunConfig
 from .history import History, Record
 
 #: Settings that may differ when a run is continued: they change no result.
@@ -160,7 +160,11 @@ class RunStore:
             self._write("config.json", self._config.to_dict())
             self._fresh = True
             return
-        difference = _first_difference(read_json(path), self._config.to_dict())
+        # Through RunConfig: a setting that is newer than the folder has its default there.
+        held = read_json(path)
+        with contextlib.suppress(ConfigError):
+            held = RunConfig.from_dict(held).to_dict()
+        difference = _first_difference(held, self._config.to_dict())
         if difference:
             raise StoreError(
                 f"{self.folder} holds a run of another config: {difference}; choose another "

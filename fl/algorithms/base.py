@@ -71,11 +71,21 @@ class Algorithm(abc.ABC):
         self.setting = setting
         self.models = np.stack([setting.fresh(0)] * k)
         self._aggregators = [setting.aggregator() for _ in range(k)]
+        if k > 1 and self._aggregators[0].whole_population:
+            raise ValueError(
+                f"aggregator must not be {self._aggregators[0].name!r} with {k} models: it "
+                "estimates what all clients would do to one"
+            )
 
     @property
     def models_sent(self) -> int:
         """How many models each picked client downloads."""
         return 1
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that aggregators remember between rounds."""
+        return sum(aggregator.nbytes for aggregator in self._aggregators)
 
     def starts(self, clients: np.ndarray, round: int) -> np.ndarray:
         """Return the row of `models` from which each of `clients` starts to train."""

@@ -101,7 +101,7 @@ def _paired(runs: Mapping[int, History], base: Mapping[int, History], scale: flo
 def _protocol(config: RunConfig) -> Row:
     """Return the settings that two runs must share to be compared."""
     values = essence(config)
-    for own in ("method", "algorithm", "aggregator"):
+    for own in ("method", "algorithm", "aggregator", "aggregator_options"):
         del values[own]
     return {**values, "selection": None}
 

@@ -20,6 +20,16 @@ CASES = {
     "oort": {"selection__policy": "oort", "selection__shared_warmup": 3},
     "active": {"selection__policy": "active"},
     "fedcvr-bolt": {"selection__policy": "fedcvr-bolt", "selection__options": {"warmup": 2}},
+    "memory": {"aggregator": "memory"},
+    "memory in a file": {
+        "aggregator": "memory",
+        "aggregator_options": {"limit": 0, "dtype": "bfloat16"},
+    },
+    "coalition-memory": {
+        "aggregator": "coalition-memory",
+        "selection__policy": "fedcvr-bolt",
+        "selection__options": {"warmup": 2},
+    },
     "fesem": {"algorithm__name": "fesem", "algorithm__options": {"k": 2, "initial_rounds": 2}},
 }
 
@@ -68,7 +78,8 @@ def read_rounds(folder):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
-def test_killed_run_resumes_to_the_same_rounds(tmp_path):
+@pytest.mark.parametrize("changes", [{}, CASES["memory in a file"]], ids=["sizes", "memory"])
+def test_killed_run_resumes_to_the_same_rounds(tmp_path, changes):
     """kill -9 a real process in the middle of a run; another one takes over."""
     config = make_config(
         "digits",
@@ -81,6 +92,7 @@ def test_killed_run_resumes_to_the_same_rounds(tmp_path):
         checkpoint_every=3,
         engine__name="serial",
         engine__workers=2,
+        **changes,
     )
 
     def start(engine):

@@ -1,29 +1,27 @@
-"""Aggregators: from the models that came back to the next global model.
-
-Framework-neutral: a model is a list of arrays. An aggregator sees the `Selection` that led
-to the reports, with its coalitions and probabilities, and may keep state between rounds.
-"""
+"""The protocol of every aggregator: from the models that came back to the next one."""
 
 from __future__ import annotations
 
 import abc
-import difflib
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._validation import Float, Ids, check_ids, check_weights
-from .selection import Selection
+from .._validation import Float, Ids, check_finite, check_ids, check_weights
+from ..selection import Selection
 
 Arrays = list[NDArray[Any]]
 
 
 class Aggregator(abc.ABC):
-    """Merges reported models; a subclass writes `_shares`, or `_merge` for more."""
+    """Merges reported models; a subclass writes `_merge`."""
 
     name: ClassVar[str]
+    #: Whether it estimates the update of the whole population, so that one model must
+    #: serve all clients: algorithms that keep several models cannot use it.
+    whole_population: ClassVar[bool] = False
 
     def aggregate(
         self,
@@ -83,9 +81,34 @@ class Aggregator(abc.ABC):
                 f"state must be of aggregator {self.name!r}, got {state.get('aggregator')!r}"
             )
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the server keeps between rounds, in memory or on disk."""
+        return 0
+
+    @abc.abstractmethod
+    def _merge(
+        self,
+        current: Sequence[NDArray[Any]],
+        updates: Sequence[Sequence[NDArray[Any]]],
+        clients: Ids,
+        weights: Float,
+        selection: Selection | None,
+    ) -> Arrays:
+        """Return the next model from checked arguments; somebody reported."""
+
+
+class ShareAggregator(Aggregator):
+    """An aggregator whose model is a weighted sum of those that came back."""
+
     @abc.abstractmethod
     def _shares(self, clients: Ids, weights: Float, selection: Selection | None) -> Float:
-        """Return each reporter's share, not yet normalised."""
+        """Return how much each reporter counts, not yet normalised."""
+
+    @property
+    def _keeps_sum(self) -> bool:
+        """Whether shares mean what they say: the rest up to 1 is left to the model sent."""
+        return False
 
     def _merge(
         self,
@@ -99,46 +122,49 @@ class Aggregator(abc.ABC):
         total = shares.sum()
         if not total > 0:
             raise ValueError(f"weights of the clients that reported must sum above 0, got {total}")
-        return weighted_mean(updates, shares / total)
+        if not self._keeps_sum:
+            return weighted_mean(updates, shares / total)
+        return weighted_mean([*updates, current], np.append(shares, 1.0 - total))
 
 
-class SizesAggregator(Aggregator):
-    """Each reporter counts by its samples: n_k over the sum of those that reported, Eq. (12)."""
+class Flat:
+    """Models as one vector: the form in which updates are remembered.
 
-    name = "sizes"
-
-    def _shares(self, clients: Ids, weights: Float, selection: Selection | None) -> Float:
-        return weights[clients]
-
-
-class MeanAggregator(Aggregator):
-    """Each reporter counts alike: what policies that draw by size were published with."""
-
-    name = "mean"
-
-    def _shares(self, clients: Ids, weights: Float, selection: Selection | None) -> Float:
-        return np.ones(clients.size)
-
-
-class CoalitionMassAggregator(Aggregator):
-    """Each coalition counts by the samples of all its clients; ours, not the paper's.
-
-    Several reporters of one coalition share its mass by their own samples. A coalition that
-    nobody reported for drops out. Without coalitions, as in warm-up, shares are by `sizes`.
+    Parameters
+    ----------
+    model : list of arrays
+        Any model of the family; only shapes and dtypes are read.
     """
 
-    name = "coalition-mass"
+    def __init__(self, model: Sequence[NDArray[Any]]) -> None:
+        self._kinds = [(array.shape, array.dtype) for array in model]
+        self.size = sum(array.size for array in model)
 
-    def _shares(self, clients: Ids, weights: Float, selection: Selection | None) -> Float:
-        own = weights[clients]
-        if selection is None or selection.coalitions is None:
-            return own
-        labels = selection.coalitions
-        mass = np.bincount(labels, weights=weights)
-        reported = np.bincount(labels[clients], weights=own, minlength=mass.size)
-        of_client = labels[clients]
-        shares: Float = own * (mass[of_client] / np.maximum(reported[of_client], 1e-300))
-        return shares
+    def join(self, model: Sequence[NDArray[Any]]) -> Float:
+        """Return the model as one float64 vector."""
+        return np.concatenate([np.asarray(a, dtype=np.float64).ravel() for a in model])
+
+    def split(self, vector: Float) -> Arrays:
+        """Return the vector as arrays; whole numbers are rounded."""
+        arrays, start = [], 0
+        for shape, dtype in self._kinds:
+            stop = start + int(np.prod(shape))
+            part = vector[start:stop].reshape(shape)
+            arrays.append((np.rint(part) if dtype.kind in "iu" else part).astype(dtype))
+            start = stop
+        return arrays
+
+    def changes(
+        self, updates: Sequence[Sequence[NDArray[Any]]], clients: Ids, base: Float
+    ) -> list[Float]:
+        """Return what each client changed, as float32; a number that is not finite is refused."""
+        found = []
+        for client, update in zip(clients, updates, strict=True):
+            with np.errstate(over="ignore", invalid="ignore"):  # refused on the next line
+                change = (self.join(update) - base).astype(np.float32)
+            check_finite(change, f"updates of client {client}")
+            found.append(change)
+        return found
 
 
 def weighted_mean(updates: Sequence[Sequence[NDArray[Any]]], shares: Float) -> Arrays:
@@ -154,27 +180,3 @@ def weighted_mean(updates: Sequence[Sequence[NDArray[Any]]], shares: Float) -> A
             mean += np.multiply(array, share, out=term, dtype=kind)
         merged.append(mean.astype(first.dtype, copy=False))
     return merged
-
-
-AGGREGATORS: dict[str, type[Aggregator]] = {
-    kind.name: kind for kind in (SizesAggregator, MeanAggregator, CoalitionMassAggregator)
-}
-
-
-def make_aggregator(name: str, **options: Any) -> Aggregator:
-    """Build the aggregator called `name`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> make_aggregator("sizes").aggregate(
-    ...     [np.zeros(1)], [[np.array([1.0])], [np.array([4.0])]], [0, 2], [30, 9, 15]
-    ... )
-    [array([2.])]
-    """
-    if name not in AGGREGATORS:
-        known = ", ".join(repr(known) for known in AGGREGATORS)
-        close = difflib.get_close_matches(str(name), AGGREGATORS, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"aggregator must be one of {known}, got {name!r}{hint}")
-    return AGGREGATORS[name](**options)

@@ -1,0 +1,75 @@
+"""Aggregators: from the models that came back to the next global model.
+
+Framework-neutral: a model is a list of NumPy arrays, of any shapes. An aggregator sees the
+`Selection` that led to the reports, with its coalitions and inclusion probabilities, and
+may keep state between rounds::
+
+    aggregator = make_aggregator("memory", dtype="bfloat16")
+    picked = selector.select()
+    ...                                       # send `model` to picked.clients, wait
+    model = aggregator.aggregate(model, models_back, clients_back, n_samples, picked)
+    state = aggregator.state_dict()           # arrays and plain values: save_state takes it
+
+========================  ======================================  =====================
+name                      each report counts by                   the server keeps
+========================  ======================================  =====================
+``sizes``                 its samples (the paper)                 nothing
+``mean``                  1                                       nothing
+``coalition-mass``        the samples of its coalition            nothing
+``importance``            its samples over its inclusion          nothing
+``memory``                the same, less its last update          an update per client
+``coalition-memory``      the same, less its coalition's last     an update per coalition
+========================  ======================================  =====================
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from .base import Aggregator, Arrays, weighted_mean
+from .memory import CoalitionMemoryAggregator, MemoryAggregator
+from .shares import (
+    CoalitionMassAggregator,
+    ImportanceAggregator,
+    MeanAggregator,
+    SizesAggregator,
+)
+
+__all__ = ["AGGREGATORS", "Aggregator", "Arrays", "make_aggregator", "weighted_mean"]
+
+AGGREGATORS: dict[str, type[Aggregator]] = {
+    kind.name: kind
+    for kind in (
+        SizesAggregator,
+        MeanAggregator,
+        CoalitionMassAggregator,
+        ImportanceAggregator,
+        MemoryAggregator,
+        CoalitionMemoryAggregator,
+    )
+}
+
+
+def make_aggregator(name: str, **options: Any) -> Aggregator:
+    """Build the aggregator called `name`; an unknown option is an error.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> make_aggregator("sizes").aggregate(
+    ...     [np.zeros(1)], [[np.array([1.0])], [np.array([4.0])]], [0, 2], [30, 9, 15]
+    ... )
+    [array([2.])]
+    """
+    if name not in AGGREGATORS:
+        known = ", ".join(repr(known) for known in AGGREGATORS)
+        close = difflib.get_close_matches(str(name), AGGREGATORS, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"aggregator must be one of {known}, got {name!r}{hint}")
+    try:
+        return AGGREGATORS[name](**options)
+    except TypeError as error:
+        if "unexpected keyword" in str(error) or "takes no arguments" in str(error):
+            raise TypeError(f"{name}: {error}") from None
+        raise
