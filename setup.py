@@ -12,7 +12,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-SUBJECTS = ("_affinity", "_covariance", "_kmeans", "_scores")
+SUBJECTS = ("_affinity", "_covariance", "_kmeans", "_scores", "_subspace")
 # No contraction and no fast-math: a fused or reordered sum would differ from Numba's.
 FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 if os.name == "nt":
@@ -42,7 +42,7 @@ def kernels(mode):
                     f"cvrcore_ext.{level}.{subject}",
                     [str(source)],
                     include_dirs=["cvrcore_ext"],
-                    depends=["cvrcore_ext/_fold.h"],
+                    depends=["cvrcore_ext/_fold.h", "cvrcore_ext/_multiply.h"],
                     extra_compile_args=FLAGS + flags,
                 )
             )

@@ -29,6 +29,10 @@ KERNELS = {
     "advance_scores": "_scores",
     "diagonal_floor": "_scores",
     "variance_reduction": "_scores",
+    "filter_block": "_subspace",
+    "multiply": "_subspace",
+    "project": "_subspace",
+    "rotate": "_subspace",
 }
 
 

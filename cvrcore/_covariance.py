@@ -1,10 +1,11 @@
 """Kernels of the covariance store; Cython twin: ``cvrcore_ext/_covariance.pyx``.
 
 The store keeps, for every coordinate d, ``C^d = scale * (base^d + sum_s r_s^d r_s^dT)``:
-a dense part and the residuals not yet folded into it. `base` is a packed lower triangle
-of shape (K (K + 1) / 2, D), row ``i (i + 1) / 2 + j`` for i >= j, coordinate last so that
-one pair of clients is one contiguous row. Residuals come in chunks of shape (K, T, D),
-client first, so that a client's history is contiguous.
+a dense part and the residuals not yet folded into it. `base` holds packed lower triangles,
+LANES coordinates at a time: shape (D / LANES rounded up, K (K + 1) / 2, LANES), row
+``i (i + 1) / 2 + j`` for i >= j, so that all pairs of one block of coordinates stay in
+cache while residuals are folded in. Residuals come in chunks of shape (K, T, D), client
+first, so that a client's history is contiguous.
 
 Callers have validated shapes and dtypes; kernels write into arrays they are given.
 """
@@ -12,6 +13,8 @@ Callers have validated shapes and dtypes; kernels write into arrays they are giv
 import numpy as np
 
 from ._jit import njit
+
+LANES = 8
 
 
 @njit
@@ -53,29 +56,38 @@ def add_history(history, n_stored, clients, representative, begin, entries):
 @njit
 def read_base(base, clients, representative, entries):
     """Copy the dense part of C_kj into ``entries[k]``, j the representative of k."""
+    n_features = entries.shape[1]
     for asked in range(clients.shape[0]):
         k = clients[asked]
         j = representative[k]
         row = k * (k + 1) // 2 + j if k >= j else j * (j + 1) // 2 + k
-        for d in range(base.shape[1]):
-            entries[k, d] = base[row, d]
+        for block in range(base.shape[0]):
+            for d in range(block * LANES, min(block * LANES + LANES, n_features)):
+                entries[k, d] = base[block, row, d - block * LANES]
 
 
 @njit
 def fold_history(base, history, n_stored, start, stop):
-    """Add all stored outer products to rows `start` .. `stop` - 1 of the packed base."""
-    n_features = base.shape[1]
-    totals = np.empty(n_features)
-    for i in range(start, stop):
-        for j in range(i + 1):
-            row = i * (i + 1) // 2 + j
-            for d in range(n_features):
-                totals[d] = np.float64(base[row, d])
+    """Add all stored outer products to blocks `start` .. `stop` - 1 of the packed base."""
+    n_clients, _, n_features = history.shape
+    packed = np.empty((n_clients, n_stored, LANES))
+    totals = np.empty(LANES)
+    for block in range(start, stop):
+        for k in range(n_clients):
             for step in range(n_stored):
-                for d in range(n_features):
-                    totals[d] += np.float64(history[i, step, d]) * np.float64(history[j, step, d])
-            for d in range(n_features):
-                base[row, d] = totals[d]
+                for lane in range(LANES):
+                    d = block * LANES + lane
+                    packed[k, step, lane] = history[k, step, d] if d < n_features else 0.0
+        for i in range(n_clients):
+            for j in range(i + 1):
+                row = i * (i + 1) // 2 + j
+                for lane in range(LANES):
+                    totals[lane] = np.float64(base[block, row, lane])
+                for step in range(n_stored):
+                    for lane in range(LANES):
+                        totals[lane] += packed[i, step, lane] * packed[j, step, lane]
+                for lane in range(LANES):
+                    base[block, row, lane] = totals[lane]
 
 
 @njit

@@ -266,6 +266,19 @@ def _inertia(points, labels, centres, sizes):
 
 
 @njit
+def _number_by_appearance(labels, names):
+    """Rename labels so that they first appear in the order 0, 1, 2, ...; `names` is room."""
+    found = 0
+    for i in range(names.shape[0]):
+        names[i] = -1
+    for i in range(labels.shape[0]):
+        if names[labels[i]] < 0:
+            names[labels[i]] = found
+            found += 1
+        labels[i] = names[labels[i]]
+
+
+@njit
 def kmeans(points, start, uniforms, swaps, max_iter, labels):
     """Cluster points; keep the best of a warm start, seeded restarts and random swaps.
 
@@ -284,7 +297,8 @@ def kmeans(points, start, uniforms, swaps, max_iter, labels):
     max_iter : int
         Bound on Lloyd iterations and on passes of single moves, each.
     labels : int64 array of shape (n_points,)
-        Output; every cluster non-empty if n_points >= n_clusters.
+        Output, numbered by first appearance; every cluster non-empty if
+        n_points >= n_clusters.
 
     Returns
     -------
@@ -330,4 +344,5 @@ def kmeans(points, start, uniforms, swaps, max_iter, labels):
             lowest = inertia
             for i in range(n_points):
                 labels[i] = trial_labels[i]
+    _number_by_appearance(labels, sizes)
     return lowest

@@ -89,7 +89,8 @@ class Affinity:
         # Rows are unit vectors, and parallel models leave rounding between theirs: count in
         # steps above it. First the squares, cheap; rows that differ there do differ.
         step = 64 * float(np.finfo(self.offsets.dtype).eps)
-        if len(set(np.round(self._squares / step).tolist())) >= count:
+        gaps = np.diff(np.sort(self._squares))
+        if np.count_nonzero(gaps > step) >= count - 1:
             return True
         return len(np.unique(np.round(self.offsets / step), axis=0)) >= count
 

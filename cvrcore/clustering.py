@@ -42,7 +42,7 @@ def cluster_points(
     swaps = rng.random((effort.swaps, 2))
     columns = np.ascontiguousarray(points.T)
     _backend.kmeans(columns, start, uniforms, swaps, _MAX_ITER, labels)
-    return number_by_appearance(labels)
+    return labels
 
 
 def number_by_appearance(labels: Ids) -> Ids:

@@ -24,6 +24,7 @@ _DENSE_LIMIT: Final = 1500  # clients up to which LAPACK solves a cold problem
 _MAX_SWEEPS: Final = 5
 _MAX_DEGREE: Final = 24
 _CHUNK: Final = 256  # rows of a product done by one task
+_FEW: Final = 160  # clients up to which our own small kernels beat calls of BLAS
 
 
 @dataclasses.dataclass
@@ -60,10 +61,10 @@ class NormalisedAffinity:
     def apply(self, block: Float) -> Float:
         """Return the product with a block of vectors."""
         self.products += 1
-        if block.shape[0] <= _CHUNK:
-            single: Float = self.matrix @ block
-            return single
         product = np.empty_like(block)
+        if block.dtype == np.float32 and block.shape[0] <= _FEW:
+            _backend.multiply(self.matrix, block, product)
+            return product
 
         def multiply(start: int, stop: int) -> None:
             np.matmul(self.matrix[start:stop], block, out=product[start:stop])
@@ -97,7 +98,7 @@ def spectral_points(
     basis : Basis
     """
     n_clients, n_wanted = affinity.shape[0], n_coalitions - 1
-    block = n_wanted + max(4, n_wanted // 3)
+    block = block_width(n_clients, n_wanted)
     with single_blas_thread():
         if start is not None and positive and start.vectors.shape == (n_clients, block):
             operator = NormalisedAffinity(affinity, np.float32)
@@ -105,8 +106,20 @@ def spectral_points(
             if basis is not None:
                 return operator.embed(basis.vectors[:, :n_wanted]), basis
         operator = NormalisedAffinity(affinity, positive=positive)
-        basis = direct_basis(operator, min(block, n_clients - 1))
+        basis = direct_basis(operator, block)
     return operator.embed(basis.vectors[:, :n_wanted]), basis
+
+
+def block_width(n_clients: int, n_wanted: int) -> int:
+    """Return how many vectors to iterate: a third more than are wanted, in whole registers.
+
+    Guard vectors widen the gap that the filter works on.
+    """
+    width = n_wanted + max(4, n_wanted // 3)
+    whole = max(16 * round(width / 16), 16)
+    if whole < n_wanted + 4:
+        whole += 16
+    return min(whole if 4 * whole <= n_clients else width, n_clients - 1)
 
 
 def filtered_subspace(operator: NormalisedAffinity, start: Basis, n_wanted: int) -> Basis | None:
@@ -125,12 +138,9 @@ def filtered_subspace(operator: NormalisedAffinity, start: Basis, n_wanted: int)
         degree = min(degree, _steepest(2.0 * largest / edge - 1.0, 2.0 * smallest / edge - 1.0))
         vectors = _chebyshev(operator, vectors, image, edge / 2, largest, degree)
         spent += degree
-        vectors, image, values = _rayleigh_ritz(operator, vectors)
+        vectors, image, values, error = _rayleigh_ritz(operator, vectors, n_wanted)
         if not values[n_wanted - 1] > 0:
             return None
-        ritz = values[:n_wanted].astype(image.dtype)
-        residual = image[:, :n_wanted] - vectors[:, :n_wanted] * ritz
-        error = math.sqrt(float(np.square(residual).sum(axis=0).max()))
         excess = error / (TOLERANCE * float(values[n_wanted - 1]))
         growth = math.acosh(max(2.0 * values[n_wanted - 1] / max(values[-1], 1e-300) - 1, 1.0001))
         if excess <= 1.0:
@@ -157,6 +167,12 @@ def _chebyshev(
     degree: int,
 ) -> Float:
     """Apply the scaled Chebyshev polynomial of [0, 2 half]; `image` is the first product."""
+    if vectors.shape[0] <= _FEW:
+        filtered, spare = np.empty_like(vectors), np.empty_like(vectors)
+        matrix = operator.matrix
+        _backend.filter_block(matrix, vectors, image, half, largest, degree, filtered, spare)
+        operator.products += degree - 1
+        return filtered
     scale = vectors.dtype.type  # Python floats would do; NumPy scalars must not widen float32
     first = sigma = half / (largest - half)
     before, now = vectors, (image - scale(half) * vectors) * scale(first / half)
@@ -170,26 +186,51 @@ def _chebyshev(
     return now
 
 
-def _rayleigh_ritz(operator: NormalisedAffinity, block: Float) -> tuple[Float, Float, Float]:
-    """Return orthonormal Ritz vectors of a block's span, their images and values."""
+def _rayleigh_ritz(
+    operator: NormalisedAffinity, block: Float, n_wanted: int
+) -> tuple[Float, Float, Float, float]:
+    """Return orthonormal Ritz vectors of a block's span, their images, values and error.
+
+    Through the Gram matrix, where columns are not so parallel that float32 would tell. The
+    error is the largest residual norm of the wanted pairs.
+    """
     image = operator.apply(block)
+    found = _projected(block, image)
+    if found is None:
+        block = np.linalg.qr(block)[0]
+        image = operator.apply(block)
+        wide = block.astype(np.float64)
+        found = np.eye(block.shape[1]), wide.T @ image
+    inverse, reduced = found
+    values, rotation = np.linalg.eigh(reduced)
+    values = values[::-1].copy()
+    turn = (inverse.T @ rotation[:, ::-1]).astype(block.dtype)
+    ritz = values.astype(block.dtype)
+    if block.shape[0] <= _FEW:
+        vectors, images = np.empty_like(block), np.empty_like(block)
+        square = _backend.rotate(block, image, turn, ritz, n_wanted, vectors, images)
+        return vectors, images, values, math.sqrt(square)
+    vectors, images = block @ turn, image @ turn
+    residual = images[:, :n_wanted] - vectors[:, :n_wanted] * ritz[:n_wanted]
+    return vectors, images, values, math.sqrt(float(np.square(residual).sum(axis=0).max()))
+
+
+def _projected(block: Float, image: Float) -> tuple[Float, Float] | None:
+    """Return ``L^-1`` and ``L^-1 (block^T image) L^-T`` with ``L L^T = block^T block``."""
+    n_vectors = block.shape[1]
+    if block.shape[0] <= _FEW:
+        inverse, reduced = np.empty((2, n_vectors, n_vectors))
+        return (inverse, reduced) if _backend.project(block, image, inverse, reduced) else None
     wide = block.astype(np.float64)
     gram = wide.T @ wide
     try:
-        # Through the Gram matrix, where columns are not so parallel that float32 would tell.
         lower = np.linalg.cholesky(gram)
-        safe = bool((lower.diagonal() ** 2 > 1e-10 * gram.diagonal()).all())
     except np.linalg.LinAlgError:
-        safe = False
-    if safe:
-        inverse = np.linalg.inv(lower)
-    else:
-        block = np.linalg.qr(block)[0]
-        image, inverse = operator.apply(block), np.eye(block.shape[1])
-        wide = block.astype(np.float64)
-    values, rotation = np.linalg.eigh(inverse @ (wide.T @ image) @ inverse.T)
-    turn = (inverse.T @ rotation[:, ::-1]).astype(block.dtype)
-    return block @ turn, image @ turn, values[::-1].copy()
+        return None
+    if not (lower.diagonal() ** 2 > 1e-10 * gram.diagonal()).all():
+        return None
+    inverse = np.linalg.inv(lower)
+    return inverse, inverse @ (wide.T @ image) @ inverse.T
 
 
 def direct_basis(operator: NormalisedAffinity, n_vectors: int) -> Basis:

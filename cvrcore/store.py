@@ -15,16 +15,17 @@ from ._validation import Float, Ids, check_matrix
 from .threads import run_chunks
 
 STORES: Final = ("auto", "dense", "factored", "none")
-_DEFERRED: Final = 8  # residuals that wait before one pass folds them into the dense part
+_DEFERRED: Final = 16  # residuals that wait before one pass folds them into the dense part
 _BLOCK: Final = 32  # residuals in one block of the factored history
 _TASK: Final = 1_000_000  # multiply-adds per task: smaller ones cost more than they save
+LANES: Final = 8  # coordinates in one block of the dense part
 
 
 class CovarianceStore:
     """C^d for every d, as a dense part plus residuals not yet folded into it.
 
     ``C = scale * (base + sum_s r_s r_s^T)``. "factored" never folds: O(K t D) memory.
-    "dense" folds every eight rounds into packed triangles: O(K^2 D / 2). "auto" begins
+    "dense" folds every sixteen rounds into packed triangles: O(K^2 D / 2). "auto" begins
     factored and becomes dense when that is the smaller, after K / 2 rounds.
 
     Parameters
@@ -107,7 +108,7 @@ class CovarianceStore:
         rows, columns = np.tril_indices(self.n_clients)
         packed = np.full((rows.size, self.n_features), self.ones)
         if self.base is not None:
-            packed[:] = self.base
+            packed[:] = _joined(self.base, self.n_features)
         for block, used in self._history():
             for s in range(used):
                 step = block[:, s].astype(np.float64)
@@ -120,17 +121,15 @@ class CovarianceStore:
         """Add clients, whose residual has been 0 so far."""
         added = n_clients - self.n_clients
         if self.base is not None:
-            size = n_clients * (n_clients + 1) // 2
-            base = np.full((size, self.n_features), self.ones, dtype=self.dtype)
-            base[: self.base.shape[0]] = self.base
-            self.base = base
+            old, self.base = self.base, self._new_base(n_clients)
+            self.base[:, : old.shape[1]] = old
         self.blocks = [np.pad(block, ((0, added), (0, 0), (0, 0))) for block in self.blocks]
         self.n_clients, self._cache = n_clients, None
 
     def state(self) -> dict[str, Any]:
         """Return everything as arrays and plain values."""
         used = [block[:, :n].copy() for block, n in self._history()]
-        base = None if self.base is None else self.base.copy()
+        base = None if self.base is None else _joined(self.base, self.n_features)
         return {"scale": self.scale, "ones": self.ones, "base": base, "history": used}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -139,7 +138,11 @@ class CovarianceStore:
         self.base, self.blocks, self.used, self._cache = None, [], 0, None
         if state["base"] is not None:
             shape = (self.n_clients * (self.n_clients + 1) // 2, self.n_features)
-            self.base = check_matrix(state["base"], "base", shape, self.dtype).copy()
+            joined = check_matrix(state["base"], "base", shape, self.dtype)
+            self.base = self._new_base(self.n_clients)
+            for block, first in enumerate(range(0, self.n_features, LANES)):
+                part = joined[:, first : first + LANES]
+                self.base[block, :, : part.shape[1]] = part
         for block in state["history"]:
             if block.shape[0] != self.n_clients or block.shape[2] != self.n_features:
                 raise ValueError(f"history must be of {self.n_clients} clients, got {block.shape}")
@@ -177,22 +180,25 @@ class CovarianceStore:
         self.blocks[-1][:, self.used] = scaled
         self.used += 1
 
+    def _new_base(self, n_clients: int) -> Float:
+        """Return the dense part of C(1), in the layout of `cvrcore._covariance`."""
+        shape = (-(-self.n_features // LANES), n_clients * (n_clients + 1) // 2, LANES)
+        return np.full(shape, self.ones, dtype=self.dtype)
+
     def _make_dense(self) -> None:
-        size = self.n_clients * (self.n_clients + 1) // 2
-        self.base = np.full((size, self.n_features), self.ones, dtype=self.dtype)
+        self.base = self._new_base(self.n_clients)
         self._fold()
         self.blocks, self.used, self._cache = [], 0, None
 
     def _fold(self) -> None:
-        """Add all waiting residuals to the dense part."""
+        """Add all waiting residuals to the dense part, blocks of coordinates in parallel."""
         for block, used in self._history():
-            work = used * self.n_features * max(1, self.n_clients // 2)
-            rows = max(8, _TASK // work * 4)  # a multiple of the kernel's tiles
 
             def fold(start: int, stop: int, block: Float = block, used: int = used) -> None:
                 _backend.fold_history(self.base, block, used, start, stop)
 
-            run_chunks(fold, self.n_clients, rows)
+            work = used * LANES * self.n_clients**2 // 2
+            run_chunks(fold, -(-self.n_features // LANES), max(1, _TASK // work))
         self.used = 0
 
     def _rescale(self) -> None:
@@ -203,6 +209,12 @@ class CovarianceStore:
             block[:, :used] *= np.sqrt(self.scale)
         self.ones *= self.scale
         self.scale, self._cache = 1.0, None
+
+
+def _joined(base: Float, n_features: int) -> Float:
+    """Return the dense part as one array (pairs, n_features), the form that is saved."""
+    n_blocks, n_pairs, _ = base.shape
+    return base.transpose(1, 0, 2).reshape(n_pairs, n_blocks * LANES)[:, :n_features].copy()
 
 
 class PairCache:

@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,32 +37,43 @@ def _blas_pools(scipy_loaded: bool) -> list[Any]:
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
-_lock = threading.Lock()
-_inside: list[Any] = []  # callers inside the block; the first saves, the last restores
-_before: list[tuple[Any, int]] = []
+class _SingleThread:
+    """Counts who is inside; the first to enter limits BLAS, the last to leave restores it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before: list[tuple[Any, int]] = []  # pools that are limited, and what they had
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            pools = _blas_pools("scipy.linalg" in sys.modules)
+            if len(pools) == len(self._before):
+                return
+            known = [pool for pool, _ in self._before]
+            for pool in pools:
+                if pool not in known:
+                    self._before.append((pool, pool.get_num_threads()))
+                    pool.set_num_threads(1)
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            while self._before and not self._inside:
+                pool, count = self._before.pop()
+                pool.set_num_threads(count)
 
 
-@contextlib.contextmanager
-def single_blas_thread() -> Iterator[None]:
+_single_thread = _SingleThread()
+
+
+def single_blas_thread() -> contextlib.AbstractContextManager[None]:
     """Limit BLAS to one thread inside the block, for the whole process.
 
     Libraries are looked up once: a fresh ``threadpool_limits`` costs a millisecond.
     """
-    with _lock:
-        _inside.append(None)
-        known = [pool for pool, _ in _before]
-        for pool in _blas_pools("scipy.linalg" in sys.modules):
-            if pool not in known:
-                _before.append((pool, pool.get_num_threads()))
-                pool.set_num_threads(1)
-    try:
-        yield
-    finally:
-        with _lock:
-            _inside.pop()
-            while _before and not _inside:
-                pool, count = _before.pop()
-                pool.set_num_threads(count)
+    return _single_thread
 
 
 @functools.cache

@@ -257,6 +257,18 @@ cdef double _inertia(
     return total
 
 
+cdef void _number_by_appearance(long long[::1] labels, long long[::1] names) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef long long found = 0
+    for i in range(names.shape[0]):
+        names[i] = -1
+    for i in range(labels.shape[0]):
+        if names[labels[i]] < 0:
+            names[labels[i]] = found
+            found += 1
+        labels[i] = names[labels[i]]
+
+
 def kmeans(
     const floating[:, ::1] points,
     const long long[::1] start,
@@ -279,7 +291,9 @@ def kmeans(
     cdef double[::1] point = np.empty(n_dims)
     cdef floating[64] best
     cdef floating[64] own
-    cdef double lowest = INFINITY, inertia, margin = 1.0 - 16.0 * np.finfo(real).eps
+    cdef double lowest = INFINITY, inertia, margin = 1.0 - 16.0 * (
+        2.220446049250313e-16 if floating is double else 1.1920928955078125e-07
+    )
     with nogil:
         for attempt in range(n_warm + n_restarts + swaps.shape[0]):
             if attempt < n_warm:
@@ -315,4 +329,5 @@ def kmeans(
                 lowest = inertia
                 for i in range(n_points):
                     labels[i] = trial_labels[i]
+        _number_by_appearance(labels, sizes)
     return lowest

@@ -39,21 +39,41 @@ def test_history_entries_match_naive(kernels, n_clients, n_features, n_steps, dt
     assert_allclose(entries, expected, rtol=1e-12, atol=1e-14)
 
 
+def in_blocks(packed):
+    """Lay packed triangles (pairs, D) out as the kernels want them: eight coordinates a block."""
+    n_pairs, n_features = packed.shape
+    n_blocks = -(-n_features // 8)
+    padded = np.zeros((n_pairs, 8 * n_blocks), dtype=packed.dtype)
+    padded[:, :n_features] = packed
+    return np.ascontiguousarray(padded.reshape(n_pairs, n_blocks, 8).transpose(1, 0, 2))
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(("n_clients", "n_features", "n_steps"), SIZES)
 def test_fold_matches_naive(kernels, n_clients, n_features, n_steps, dtype):
     rng = np.random.default_rng(2)
     history = rng.normal(size=(n_clients, n_steps + 1, n_features)).astype(dtype)
-    base = rng.normal(size=(n_clients * (n_clients + 1) // 2, n_features)).astype(dtype)
-    expected = naive.folded(base.astype(np.float64), history[:, :n_steps].astype(np.float64))
+    packed = rng.normal(size=(n_clients * (n_clients + 1) // 2, n_features)).astype(dtype)
+    expected = naive.folded(packed.astype(np.float64), history[:, :n_steps].astype(np.float64))
+    base = in_blocks(packed)
 
-    half = n_clients // 2
-    kernels["fold_history"](base, history, n_steps, half, n_clients)
+    half = base.shape[0] // 2
+    kernels["fold_history"](base, history, n_steps, half, base.shape[0])
     kernels["fold_history"](base, history, n_steps, 0, half)
 
-    # float32 storage rounds once per four steps.
     tolerance = 1e-12 if dtype == np.float64 else 1e-5
-    assert_allclose(base, expected, rtol=tolerance, atol=tolerance)
+    assert_allclose(base, in_blocks(expected), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("n_clients", "n_features", "n_steps"), SIZES)
+def test_base_is_read_where_the_fold_wrote_it(kernels, n_clients, n_features, n_steps):
+    rng = np.random.default_rng(3)
+    packed = rng.normal(size=(n_clients * (n_clients + 1) // 2, n_features))
+    clients, others = rng.permutation(n_clients), rng.integers(n_clients, size=n_clients)
+    entries = np.empty((n_clients, n_features))
+    kernels["read_base"](in_blocks(packed), clients, others, entries)
+    low, high = np.minimum(np.arange(n_clients), others), np.maximum(np.arange(n_clients), others)
+    assert_array_equal(entries, packed[high * (high + 1) // 2 + low])
 
 
 @pytest.mark.parametrize(("n_clients", "n_features"), [(1, 1), (9, 5), (33, 17)])

@@ -41,12 +41,15 @@ PRESETS: Final = {"paper": "regression", "scripts": "cosine"}
 _COLD: Final = Effort(restarts=10)  # k-means when no earlier partition is known
 
 
-def warm_effort(n_clients: int) -> Effort:
+def warm_effort(n_clients: int, updates: int) -> Effort:
     """Return how hard k-means tries besides starting from the last round's partition.
 
-    Fewer swaps where there are many clients: one round's swaps are the next one's start.
+    A swap now and then leaves a poor optimum. Fewer where there are many clients: one
+    round's partition is the next one's start, and without any swap the mean inertia is
+    already below that of ten restarts.
     """
-    return Effort(restarts=0, swaps=min(max(600 // n_clients, 1), 6))
+    often = min(400 // n_clients, 6)
+    return Effort(restarts=0, swaps=often if often else int(updates % 4 == 0))
 
 
 class CoalitionSelector(Selector):
@@ -217,7 +220,7 @@ class CoalitionSelector(Selector):
         if last is not None and self._basis is not None:  # without one they were dealt at random
             start = last
             if 4 * int(self._stale.sum()) <= self.n_clients:
-                effort = warm_effort(self.n_clients)
+                effort = warm_effort(self.n_clients, self.updates)
         labels = trivial_partition(self.n_clients, self.n_select)
         if labels is None and self.n_features <= 2:
             labels = plane_coalitions(self._rows, self.n_select, self._rng, _COLD)

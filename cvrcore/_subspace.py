@@ -1,0 +1,158 @@
+"""Kernels of the warm-started eigensolver for few clients; Cython twin: ``_subspace.pyx``.
+
+At K = 100 a product takes microseconds and calling it as long again: here a whole filter is
+one call. Larger problems go through BLAS, in `cvrcore.spectral`. Blocks are float32 of
+shape (n_clients, n_vectors); sums of float64 run over clients in order.
+"""
+
+import numpy as np
+
+from ._jit import njit
+
+
+@njit
+def multiply(matrix, block, product):
+    """Write ``matrix @ block`` into `product`, in float32."""
+    n_clients, n_vectors = block.shape
+    for i in range(n_clients):
+        for c in range(n_vectors):
+            product[i, c] = np.float32(0.0)
+        for k in range(n_clients):
+            entry = matrix[i, k]
+            for c in range(n_vectors):
+                product[i, c] += entry * block[k, c]
+
+
+@njit
+def filter_block(matrix, vectors, image, half, largest, degree, out, spare):
+    """Apply the scaled Chebyshev polynomial of [0, 2 half]; `image` is the first product.
+
+    ``T_{n+1}(x) = 2 x T_n(x) - T_{n-1}(x)``, scaled to stay near 1 at `largest`.
+
+    Parameters
+    ----------
+    matrix : float32 array of shape (n_clients, n_clients)
+    vectors, image : float32 arrays of shape (n_clients, n_vectors)
+    half, largest : float
+    degree : int
+    out, spare : float32 arrays like `vectors`
+        The result, and room for a term.
+    """
+    n_clients, n_vectors = vectors.shape
+    first = half / (largest - half)
+    sigma = first
+    shift, scale = np.float32(half), np.float32(first / half)
+    before, now = spare, out
+    for i in range(n_clients):
+        for c in range(n_vectors):
+            before[i, c] = vectors[i, c]
+            now[i, c] = (image[i, c] - shift * vectors[i, c]) * scale
+    after = np.empty_like(vectors)
+    for _ in range(degree - 1):
+        following = 1.0 / (2.0 / first - sigma)
+        scale = np.float32(2.0 * following / half)
+        mix = np.float32(sigma * following)
+        multiply(matrix, now, after)
+        for i in range(n_clients):
+            for c in range(n_vectors):
+                step = (after[i, c] - shift * now[i, c]) * scale
+                after[i, c] = step - mix * before[i, c]
+        for i in range(n_clients):
+            for c in range(n_vectors):
+                before[i, c] = now[i, c]
+                now[i, c] = after[i, c]
+        sigma = following
+
+
+@njit
+def project(block, image, inverse, reduced):
+    """Write ``inverse = L^-1`` and ``reduced = L^-1 (block^T image) L^-T``.
+
+    ``L L^T = block^T block`` (Cholesky). Returns False, and writes nothing of use, where
+    columns are so parallel that float32 would tell.
+
+    Parameters
+    ----------
+    block, image : float32 arrays of shape (n_clients, n_vectors)
+    inverse, reduced : float64 arrays of shape (n_vectors, n_vectors)
+    """
+    n_clients, n = block.shape
+    lower = np.zeros((n, n))
+    middle = np.zeros((n, n))
+    for i in range(n_clients):
+        for a in range(n):
+            left = np.float64(block[i, a])
+            for b in range(n):
+                lower[a, b] += left * np.float64(block[i, b])
+            for b in range(n):
+                middle[a, b] += left * np.float64(image[i, b])
+    for a in range(n):
+        square = lower[a, a]
+        for c in range(a):
+            square -= lower[a, c] * lower[a, c]
+        if not square > 1e-10 * lower[a, a]:
+            return False
+        pivot = np.sqrt(square)
+        for b in range(a + 1, n):
+            total = lower[b, a]
+            for c in range(a):
+                total -= lower[a, c] * lower[b, c]
+            lower[b, a] = total / pivot
+        lower[a, a] = pivot
+    for a in range(n):
+        for b in range(n):
+            inverse[a, b] = 0.0
+        inverse[a, a] = 1.0
+        for c in range(a):
+            factor = lower[a, c]
+            for b in range(c + 1):
+                inverse[a, b] -= factor * inverse[c, b]
+        for b in range(a + 1):
+            inverse[a, b] /= lower[a, a]
+    for a in range(n):  # middle <- inverse @ middle, from the last row up: in place
+        row = n - 1 - a
+        for b in range(n):
+            total = 0.0
+            for c in range(row + 1):
+                total += inverse[row, c] * middle[c, b]
+            middle[row, b] = total
+    for a in range(n):
+        for b in range(n):
+            total = 0.0
+            for c in range(b + 1):
+                total += middle[a, c] * inverse[b, c]
+            reduced[a, b] = total
+    return True
+
+
+@njit
+def rotate(block, image, turn, values, n_wanted, vectors, images):
+    """Write ``block @ turn`` and ``image @ turn``; return the largest squared residual.
+
+    The residual of pair c is ``|image_c - values_c vector_c|^2``, over the first `n_wanted`.
+
+    Parameters
+    ----------
+    block, image, vectors, images : float32 arrays of shape (n_clients, n_vectors)
+    turn : float32 array of shape (n_vectors, n_vectors)
+    values : float32 array of shape (n_vectors,)
+    n_wanted : int
+    """
+    n_clients, n = block.shape
+    squares = np.zeros(n)
+    for i in range(n_clients):
+        for c in range(n):
+            vectors[i, c] = np.float32(0.0)
+            images[i, c] = np.float32(0.0)
+        for a in range(n):
+            left, right = block[i, a], image[i, a]
+            for c in range(n):
+                vectors[i, c] += left * turn[a, c]
+                images[i, c] += right * turn[a, c]
+        for c in range(n):
+            residual = np.float64(images[i, c] - values[c] * vectors[i, c])
+            squares[c] += residual * residual
+    worst = 0.0
+    for c in range(n_wanted):
+        worst = max(worst, squares[c])
+    return worst

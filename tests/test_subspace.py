@@ -1,0 +1,95 @@
+"""Kernels of the small warm-started eigensolver, against NumPy and against each other."""
+
+import numpy as np
+import pytest
+from conftest import BUILDS, load_kernels
+from numpy.testing import assert_allclose, assert_array_equal
+
+from cvrcore.affinity import Affinity
+from cvrcore.spectral import Basis, NormalisedAffinity, block_width, spectral_points
+
+SIZES = [(5, 2), (37, 7), (100, 16), (61, 35)]
+
+
+def problem(n_clients, n_vectors, seed=0):
+    rng = np.random.default_rng(seed)
+    half = rng.normal(size=(n_clients, n_clients)) / n_clients
+    matrix = (half @ half.T).astype(np.float32)
+    block = np.linalg.qr(rng.normal(size=(n_clients, n_vectors)))[0].astype(np.float32)
+    return matrix, block, np.float32(matrix @ block)
+
+
+def run_all(kernels, n_clients, n_vectors):
+    """Call every kernel once; return all outputs."""
+    matrix, block, image = problem(n_clients, n_vectors)
+    product, filtered, spare = (np.empty_like(block) for _ in range(3))
+    kernels["multiply"](matrix, block, product)
+    kernels["filter_block"](matrix, block, image, 0.3, 1.1, 4, filtered, spare)
+    inverse, reduced = np.empty((2, n_vectors, n_vectors))
+    fine = kernels["project"](block, image, inverse, reduced)
+    turn = np.random.default_rng(1).normal(size=(n_vectors, n_vectors)).astype(np.float32)
+    values = np.linspace(1, 2, n_vectors).astype(np.float32)
+    vectors, images = np.empty_like(block), np.empty_like(block)
+    worst = kernels["rotate"](block, image, turn, values, 2, vectors, images)
+    return product, filtered, np.array(fine), inverse, reduced, vectors, images, np.array(worst)
+
+
+@pytest.mark.parametrize(("n_clients", "n_vectors"), SIZES)
+def test_kernels_match_numpy(kernels, n_clients, n_vectors):
+    matrix, block, image = (x.astype(np.float64) for x in problem(n_clients, n_vectors))
+    product, filtered, fine, inverse, reduced, vectors, images, worst = run_all(
+        kernels, n_clients, n_vectors
+    )
+    assert_allclose(product, matrix @ block, atol=1e-6)
+    # T_4 of the interval [0, 0.6], mapped to [-1, 1], over its value at 1.1.
+    roots, basis = np.linalg.eigh(matrix)
+    chebyshev = np.polynomial.chebyshev.Chebyshev([0, 0, 0, 0, 1])
+    gains = chebyshev(roots / 0.3 - 1) / chebyshev(1.1 / 0.3 - 1)
+    assert_allclose(filtered, (basis * gains) @ (basis.T @ block), atol=1e-5)
+    assert fine
+    lower = np.linalg.cholesky(block.T @ block)
+    assert_allclose(inverse, np.linalg.inv(lower), atol=1e-12)
+    assert_allclose(reduced, inverse @ (block.T @ image) @ inverse.T, atol=1e-12)
+    turn = np.random.default_rng(1).normal(size=(n_vectors, n_vectors)).astype(np.float32)
+    assert_allclose(vectors, block @ turn, atol=1e-5)
+    assert_allclose(images, image @ turn, atol=1e-5)
+    residual = images - vectors * np.linspace(1, 2, n_vectors)
+    assert_allclose(worst, np.square(residual).sum(axis=0)[:2].max(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("build", [name for name in BUILDS if name != "numba"])
+@pytest.mark.parametrize(("n_clients", "n_vectors"), SIZES)
+def test_builds_return_the_same_bits(build, n_clients, n_vectors):
+    ours = run_all(load_kernels(build), n_clients, n_vectors)
+    for left, right in zip(ours, run_all(load_kernels("numba"), n_clients, n_vectors), strict=True):
+        assert_array_equal(left, right)
+
+
+def test_parallel_columns_are_refused(kernels):
+    _, block, image = problem(40, 6)
+    block[:, 5] = block[:, 4] * np.float32(1 + 1e-7)
+    assert not kernels["project"](block, image, *np.empty((2, 6, 6)))
+
+
+@pytest.mark.parametrize("n_clients", [60, 150, 170])  # below and above where BLAS takes over
+def test_warm_start_finds_the_leading_vectors(backend, n_clients):
+    rng = np.random.default_rng(4)
+    centres = rng.normal(size=(6, 20))[np.arange(n_clients) % 6]
+    rows = centres + 0.4 * rng.normal(size=(n_clients, 20))
+    _, basis = spectral_points(Affinity(rows, "rbf", 1.0).matrix(), 6)
+    rows[:6] = centres[:6] + 0.4 * rng.normal(size=(6, 20))
+    matrix = Affinity(rows, "rbf", 1.0).matrix()
+    warm = Basis(basis.vectors, basis.values)
+    points, found = spectral_points(matrix, 6, warm)
+    assert found.products > 0  # it did iterate
+    exact = np.linalg.eigh(NormalisedAffinity(matrix).matrix)[1][:, ::-1][:, :5]
+    cosines = np.linalg.svd(exact.T @ found.vectors[:, :5], compute_uv=False)
+    assert cosines.min() > 1 - 1e-4
+    assert points.shape == (n_clients, 5)
+
+
+@pytest.mark.parametrize(("n_clients", "n_wanted"), [(100, 9), (1000, 49), (10_000, 99), (20, 4)])
+def test_a_block_has_guard_vectors(n_clients, n_wanted):
+    width = block_width(n_clients, n_wanted)
+    assert n_wanted + 4 <= width < n_clients
+    assert width % 16 == 0 or 4 * width > n_clients
