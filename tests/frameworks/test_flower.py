@@ -1,0 +1,558 @@
+"""The adapter on a grid without a runtime: the same picks, and every trap that was met."""
+
+import random
+import time
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+pytest.importorskip("flwr", reason="flwr is not installed here: run `make test-frameworks`")
+
+from flower_fakes import (
+    INITIAL,
+    N_CLIENTS,
+    SIZES,
+    FakeGrid,
+    loss_of,
+    make_app,
+    make_strategy,
+    numpy_of,
+    picks,
+    record,
+    run,
+    trained,
+)
+from flwr.app import Array, Message, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx
+
+import cvrcore
+from cvrcore.features import FeatureMap
+from cvrcore.integrations.flower import SelectingStrategy
+from cvrcore.integrations.flower_client import Reveal, read_features, write_features
+
+POLICIES = ["uniform", "power-of-choice", "active", "oort", "fedcbs", "fedcvr-bolt"]
+
+
+def plain_loop(policy, rounds=6):
+    """FedAvg by hand with the same policy: picks, and the last model."""
+    features = FeatureMap.last_layer(INITIAL)
+    facts = {
+        "fedcvr-bolt": {"n_features": 10, "initial": features.extract(INITIAL), "warmup": 2},
+        "fedcbs": {"label_counts": [[1 + k % 3, 5, SIZES[0]] for k in range(N_CLIENTS)]},
+    }
+    selector = cvrcore.make_selector(
+        policy, N_CLIENTS, 4, weights=SIZES[:N_CLIENTS], seed=7, **facts.get(policy, {})
+    )
+    model, found = INITIAL, []
+    for _ in range(rounds):
+        asked = selector.probe()
+        losses = None if asked is None else [loss_of(model, int(k)) for k in asked]
+        clients = np.sort(selection := selector.select(losses=losses).clients)
+        found.append(selection.tolist())
+        updates = [trained(model, int(k)) for k in clients]
+        selector.observe(
+            clients,
+            features.extract_all(updates),
+            [loss_of(model, int(k)) for k in clients],
+        )
+        weights = np.array([SIZES[k] for k in clients]) / sum(SIZES[k] for k in clients)
+        model = {
+            name: sum(w * u[name] for w, u in zip(weights, updates, strict=True)) for name in model
+        }
+    return found, model
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_picks_as_the_plain_loop_does(policy):
+    """Trap 1: node ids and their order are random, picks are not."""
+    expected, model = plain_loop(policy)
+    for seed in (1, 2):
+        strategy = make_strategy(policy)
+        grid = FakeGrid(seed=seed)
+        result = run(strategy, grid)
+        assert picks(strategy) == expected
+        assert grid.trained() == sum(expected, [])
+        for name, array in result.arrays.items():
+            assert_allclose(array.numpy(), model[name], rtol=1e-12)
+
+
+def test_ready_selector_serves_too():
+    selector = cvrcore.make_selector("oort", N_CLIENTS, 4, weights=SIZES[:N_CLIENTS], seed=7)
+    strategy = make_strategy(selector)
+    run(strategy)
+    assert picks(strategy) == plain_loop("oort")[0]
+    assert selector.round == 6
+
+
+@pytest.mark.parametrize("inner", [FedAvg, FedProx, FedAdam, FedMedian])
+def test_aggregation_stays_the_strategys(inner):
+    """One round over everybody equals the strategy alone, whatever it thinks of sampling."""
+    alone = inner(fraction_train=1.0)
+    grid = FakeGrid(seed=1)
+    messages = list(alone.configure_train(1, record(INITIAL), _config(), grid))
+    order = {node: k for node, k in grid.nodes.items()}
+    messages.sort(key=lambda m: order[m.metadata.dst_node_id])
+    replies = [grid.pull_messages([id])[0] for id in grid.push_messages(messages)]
+    expected, _ = alone.aggregate_train(1, replies)
+
+    strategy = make_strategy(
+        "uniform", inner(fraction_train=0.1, min_available_nodes=50), n_select=N_CLIENTS
+    )
+    got = run(strategy, FakeGrid(seed=2), rounds=1).arrays
+    for name in INITIAL:
+        assert_allclose(got[name].numpy(), expected[name].numpy(), rtol=1e-12)
+    assert strategy.strategy.min_available_nodes == 50  # left as it was
+
+
+def _config():
+    from flwr.app import ConfigRecord
+
+    return ConfigRecord()
+
+
+def test_what_the_strategy_tells_clients_still_reaches_them():
+    grid = FakeGrid()
+    run(make_strategy("uniform", FedProx(proximal_mu=0.25)), grid, rounds=1)
+    sent = [m for m in grid.pushed if m.metadata.message_type == "train"]
+    assert len(sent) == 4
+    assert all(m.content["config"]["proximal-mu"] == 0.25 for m in sent)
+
+
+def test_strategy_that_writes_to_one_node_has_all_picked_asked():
+    class First(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            return list(super().configure_train(server_round, arrays, config, grid))[:1]
+
+    grid = FakeGrid()
+    strategy = make_strategy("uniform", First())
+    run(strategy, grid, rounds=2)
+    assert [len(found.reported) for found in strategy.rounds] == [4, 4]
+
+
+def test_client_that_always_fails_is_told_and_loses_its_place():
+    """Trap 2: Oort hears of failures and turns to others."""
+    grid = FakeGrid(seed=0)
+    grid.broken = {11}  # the one with most samples
+    strategy = make_strategy("oort")
+    run(strategy, grid, rounds=12)
+    failures = [found.failed for found in strategy.rounds if found.failed]
+    assert failures
+    assert all(f == {11: "out of memory"} for f in failures)
+    assert len(failures) < 6
+
+
+def test_extra_metrics_never_reach_the_strategy():
+    """Trap 3: replies in any order; our record is stripped before metrics are averaged."""
+    seen = []
+
+    class Watching(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            replies = list(replies)
+            seen.append([sorted(r.content.metric_records) for r in replies])
+            return super().aggregate_train(server_round, replies)
+
+    app = make_app(mods=[Reveal()])
+    strategy = make_strategy("fedcvr-bolt", Watching(), private=True)
+    result = run(strategy, FakeGrid(app), rounds=3)
+    assert seen == [[["metrics"]] * 4] * 3
+    assert all(set(m) == {"train_loss"} for m in result.train_metrics_clientapp.values())
+
+
+def test_odd_metrics_fail_their_client_only():
+    def change(k, message, reply):
+        if k == 3:
+            reply.content["metrics"]["surprise"] = 1.0
+        return reply
+
+    strategy = make_strategy("uniform", n_select=N_CLIENTS)
+    result = run(strategy, FakeGrid(make_app(change=change)), rounds=1)
+    assert list(strategy.rounds[0].failed) == [3]
+    assert "other names" in strategy.rounds[0].failed[3]
+    assert result.arrays is not None
+
+
+def test_waits_are_bounded(caplog):
+    """Trap 5: nobody connects, nobody replies, a strategy waits for more than there are."""
+    began = time.monotonic()
+    strategy = make_strategy("uniform", wait=0.2)
+    run(strategy, FakeGrid(partitions=()), rounds=2)
+    assert strategy.rounds == []
+    assert "round 1 is skipped" in caplog.text
+
+    grid = FakeGrid()
+    strategy = make_strategy("uniform", wait=0.2)
+    grid.dead = set(range(N_CLIENTS))
+    with pytest.raises(RuntimeError, match="none of 12 nodes could be told apart.*selectable"):
+        run(strategy, grid, rounds=1)
+    assert time.monotonic() - began < 10
+
+
+def test_strategy_with_a_wait_loop_of_its_own_ends_in_an_error(monkeypatch):
+    class Patient(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            while len(grid.get_node_ids()) < 99:
+                pass
+            return super().configure_train(server_round, arrays, config, grid)
+
+    with pytest.raises(TimeoutError, match="waits for more than the 4 nodes"):
+        run(make_strategy("uniform", Patient()), rounds=1)
+
+
+def test_messages_are_built_without_private_names():
+    """Trap 7: `_construct_messages` and its kin may go any day."""
+    import ast
+    import inspect
+
+    from cvrcore.integrations import flower, flower_client, flower_grid, flower_nodes
+
+    for module in (flower, flower_client, flower_grid, flower_nodes):
+        tree = ast.parse(inspect.getsource(module))
+        private = {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+            and node.attr.startswith("_")
+            and not node.attr.startswith("__")
+            and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+        }
+        assert private == set(), module.__name__
+
+
+def test_timed_out_client_is_told_as_failed():
+    grid = FakeGrid()
+    strategy = make_strategy("uniform", n_select=N_CLIENTS)
+    run(strategy, grid, rounds=1)
+    grid.dead = {2, 5}
+    strategy.start(grid, record(INITIAL), 1, timeout=0.5)
+    assert strategy.rounds[1].failed == dict.fromkeys((2, 5), "no answer in time")
+    assert len(strategy.rounds[1].reported) == N_CLIENTS - 2
+
+
+def test_grace_is_apart_from_how_many_are_asked():
+    """Two of twelve lag: with grace the round ends without them, and all twelve were asked."""
+    grid = FakeGrid()
+    grid.delay = {2: 3.0, 5: 3.0}
+    strategy = make_strategy(
+        "uniform",
+        n_select=N_CLIENTS,
+        enough=0.8,
+        grace=0.2,
+        identity="node-id",
+        clients=dict.fromkeys(grid.nodes, 1.0),
+    )
+    began = time.monotonic()
+    strategy.start(grid, record(INITIAL), 1, timeout=30)
+    assert time.monotonic() - began < 2.8
+    assert len(grid.trained()) == N_CLIENTS
+    lagging = {node for node, k in grid.nodes.items() if k in (2, 5)}
+    assert set(strategy.rounds[0].failed) == lagging
+
+
+def test_durations_are_told_only_when_asked_for():
+    told = []
+
+    class Listening(type(cvrcore.make_selector("uniform", 2, 1))):
+        def _learn(self, report):
+            told.append(report.durations)
+
+    grid = FakeGrid()
+    grid.delay = {4: 0.3}
+    for durations in (False, True):
+        selector = Listening(N_CLIENTS, N_CLIENTS, seed=0)
+        run(make_strategy(selector, durations=durations), grid, rounds=1)
+    assert told[0] is None
+    assert told[1].shape == (N_CLIENTS,)
+    assert told[1][4] >= 0.3
+    assert (told[1] > 0).all()
+
+
+def test_clients_join_leave_and_come_back():
+    grid = FakeGrid(seed=3)
+    strategy = make_strategy("fedcvr-bolt")
+    run(strategy, grid, rounds=3)
+    old = grid.leave(0)
+    run(strategy, grid, rounds=2)
+    assert all(0 not in found.available for found in strategy.rounds[3:])
+    new = grid.join(0)  # the same client on another node
+    assert new != old
+    grid.join(13)
+    grid.join(12)
+    run(strategy, grid, rounds=3)
+    assert strategy.rounds[-1].available == [*range(12), 12, 13]
+    assert strategy.roster.ids.slots([0, 12, 13]).tolist() == [0, 12, 13]
+    assert strategy.roster.selector.weights[12:].tolist() == SIZES[12:14]
+
+
+def test_two_nodes_of_one_identity(caplog):
+    """The first keeps it; when it leaves, the other takes over its slot."""
+    grid = FakeGrid(seed=3)
+    strategy = make_strategy("uniform", n_select=N_CLIENTS)
+    run(strategy, grid, rounds=1)
+    holder = next(n for n, k in grid.nodes.items() if k == 6)
+    twin = grid.join(6)
+    run(strategy, grid, rounds=2)
+    assert f"node {twin} is left out: node {holder} is client 6 already" in caplog.text
+    assert len(strategy.rounds[-1].selected) == N_CLIENTS
+    assert twin not in {
+        m.metadata.dst_node_id for m in grid.pushed if m.metadata.message_type == "train"
+    }
+    del grid.nodes[holder]
+    run(strategy, grid, rounds=4)
+    assert 6 in strategy.rounds[-1].reported
+
+
+def _with(name, value):
+    def change(k, message, reply):
+        if k == 3:
+            arrays = numpy_of(reply.content)
+            arrays[name] = value
+            reply.content["arrays"] = record(arrays)
+        return reply
+
+    return change
+
+
+def _metric(value):
+    def change(k, message, reply):
+        if k == 3:
+            reply.content["metrics"]["num-examples"] = value
+        return reply
+
+    return change
+
+
+def _without_arrays(k, message, reply):
+    if k == 3:
+        del reply.content["arrays"]
+    return reply
+
+
+def _garbage(k, message, reply):
+    if k == 3:
+        reply.content["arrays"]["hidden"] = Array("float64", [4, 3], "numpy.ndarray", b"\x93junk")
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (_with("out.bias", np.full(2, np.nan)), "must be finite"),
+        (_with("hidden", np.full((4, 3), np.inf)), "must be finite"),
+        (_with("out.bias", np.zeros(5)), "must have shapes"),
+        (_with("more", np.zeros(5)), "must have shapes"),
+        (_metric(float("nan")), "must be a positive number"),
+        (_metric(-1), "must be a positive number"),
+        (_without_arrays, "holds no arrays"),
+        (_garbage, ""),
+    ],
+)
+def test_unsound_reply_is_a_told_failure_and_the_round_goes_on(change, why, caplog):
+    strategy = make_strategy("uniform", n_select=N_CLIENTS)
+    result = run(strategy, FakeGrid(make_app(change=change)), rounds=2)
+    for found in strategy.rounds:
+        assert list(found.failed) == [3]
+        assert why in found.failed[3]
+    assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
+    assert "client 3 failed" in caplog.text
+
+
+def test_replies_from_nobody_asked_and_replies_twice_are_ignored(caplog):
+    grid = FakeGrid(seed=1)
+    strategy = make_strategy("uniform", n_select=4)
+    run(strategy, grid, rounds=1)
+    messages = list(strategy.configure_train(2, record(INITIAL), _config(), grid))
+    stranger = next(n for n in grid.nodes if n not in {m.metadata.dst_node_id for m in messages})
+    ids = grid.push_messages(messages)
+    replies = list(grid.pull_messages(ids))
+    odd = Message(RecordDict(), stranger, "train")
+    grid.push_messages([odd])
+    replies += [grid.pull_messages([odd.metadata.message_id])[0], replies[0]]
+    expected = {grid.nodes[m.metadata.dst_node_id] for m in messages}
+    strategy.aggregate_train(2, replies)
+    assert f"node {stranger} replied and was not asked" in caplog.text
+    assert "replied twice" in caplog.text
+    assert set(strategy.rounds[1].reported) == expected
+
+
+def test_silent_and_failing_probes_are_left_for_last(caplog):
+    """Power-of-Choice asks everybody; those without an answer are picked last."""
+    strategy = make_strategy("power-of-choice", n_candidates=N_CLIENTS)
+    grid = FakeGrid(seed=1)
+    run(strategy, grid, rounds=1)
+    best = strategy.rounds[0].selected
+    grid.dead = set(best)
+    strategy.start(grid, record(INITIAL), 1, timeout=0.5)
+    assert not set(strategy.rounds[1].selected) & set(best)
+    assert "gave no loss" in caplog.text
+
+
+def test_probe_by_the_apps_own_evaluation():
+    by_query, by_evaluation = (
+        make_strategy("power-of-choice"),
+        make_strategy("power-of-choice", probe="evaluate"),
+    )
+    run(by_query)
+    grid = FakeGrid()
+    run(by_evaluation, grid)
+    assert picks(by_query) == picks(by_evaluation)
+    assert not any(m.metadata.message_type == "query.cvrcore_loss" for m in grid.pushed)
+
+
+def mask_mod(seed):
+    """Pairwise masks that cancel in the weighted sum: what secure aggregation sends."""
+
+    def mod(message, context, call_next):
+        reply = call_next(message, context)
+        if message.metadata.message_type != "train":
+            return reply
+        k = context.node_config["partition-id"]
+        arrays = numpy_of(reply.content)
+        noise = np.random.default_rng([seed, k])
+        for name, array in arrays.items():
+            arrays[name] = array + 1e3 * noise.normal(size=array.shape)
+        reply.content["arrays"] = record(arrays)
+        return reply
+
+    return mod
+
+
+def test_private_mode_selects_as_full_updates_do():
+    """The server sees masked updates and the watched coordinates: the same picks."""
+    full = make_strategy("fedcvr-bolt", n_features=6)
+    run(full, FakeGrid(seed=1), rounds=10)
+
+    class Unmasking(FedAvg):
+        """The unmasked mean, as secure aggregation would give it to the server."""
+
+        def configure_train(self, server_round, arrays, config, grid):
+            self.sent = {name: array.numpy() for name, array in arrays.items()}
+            return super().configure_train(server_round, arrays, config, grid)
+
+        def aggregate_train(self, server_round, replies):
+            for reply in replies:
+                arrays = numpy_of(reply.content)
+                noise = np.random.default_rng([5, owner[reply.metadata.src_node_id]])
+                assert np.abs(arrays["out.weight"]).max() > 50  # nothing in clear
+                for name, array in arrays.items():
+                    arrays[name] = array - 1e3 * noise.normal(size=array.shape)
+                reply.content["arrays"] = record(arrays)
+            return super().aggregate_train(server_round, replies)
+
+    grid = FakeGrid(make_app(mods=[mask_mod(5), Reveal(max_features=6)]), seed=2)
+    owner = grid.nodes
+    private = make_strategy("fedcvr-bolt", Unmasking(), n_features=6, private=True)
+    run(private, grid, rounds=10)
+    assert picks(private) == picks(full)
+    assert all(not found.failed for found in private.rounds)
+    assert not all(found.selection.warmup for found in private.rounds)
+
+
+def test_private_mode_never_reads_the_update():
+    """Without the mod there is nothing to watch: told, not taken from the arrays."""
+    strategy = make_strategy("fedcvr-bolt", private=True)
+    run(strategy, rounds=1)
+    assert all("did not reveal" in why for why in strategy.rounds[0].failed.values())
+    assert len(strategy.rounds[0].failed) == 4
+
+
+def test_reveal_refuses_too_many_and_changing_coordinates():
+    strategy = make_strategy("fedcvr-bolt", private=True)
+    run(strategy, FakeGrid(make_app(mods=[Reveal(max_features=5)])), rounds=1)
+    assert all("at most 5 coordinates, got 10" in w for w in strategy.rounds[0].failed.values())
+
+    grid = FakeGrid(make_app(mods=[Reveal()]))
+    for seed, fails in ((1, 0), (2, 4)):
+        strategy = make_strategy(
+            "fedcvr-bolt", private=True, n_features=3, seed=seed, n_select=N_CLIENTS
+        )
+        run(strategy, grid, rounds=1)
+        assert bool(strategy.rounds[0].failed) == bool(fails)
+    assert "same coordinates in every round" in next(iter(strategy.rounds[0].failed.values()))
+
+
+def test_watched_coordinates_survive_the_wire():
+    features = FeatureMap.subset(INITIAL, 7, seed=3)
+    assert read_features(write_features(features)).state_dict()["index"].tolist() == list(
+        features.index
+    )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_restored_state_continues_to_the_same_picks(policy, tmp_path):
+    whole = make_strategy(policy)
+    run(whole, FakeGrid(seed=1), rounds=8)
+
+    first = make_strategy(policy, checkpoint=tmp_path / "selector-{round}.npz")
+    result = run(first, FakeGrid(seed=2), rounds=4)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"selector-{t}.npz" for t in (1, 2, 3, 4)]
+    second = make_strategy(policy, seed=99, restore=tmp_path / "selector-4.npz")
+    second.start(FakeGrid(seed=3), result.arrays, 4, timeout=20)
+    assert picks(second) == picks(whole)[4:]
+
+
+@pytest.mark.parametrize(
+    ("identity", "expected"),
+    [("name", "node-03"), ("key", "03030303"), (lambda info: info.name[-2:], "03")],
+)
+def test_identity_that_the_superlink_vouches_for(identity, expected):
+    strategy = make_strategy("uniform", identity=identity)
+    run(strategy)
+    assert strategy.roster.ids.slot(expected) == 3
+    assert [
+        [int(name[-2:], 16 if identity == "key" else 10) for name in p] for p in picks(strategy)
+    ] == plain_loop("uniform")[0]
+
+
+def test_late_introduction_is_asked_for_again():
+    grid = FakeGrid(seed=1)
+    grid.dead = {4}
+    strategy = make_strategy("uniform", n_select=N_CLIENTS - 1, wait=0.3)
+    run(strategy, grid, rounds=1)
+    assert 4 not in strategy.rounds[0].available
+    grid.dead = set()
+    run(strategy, grid, rounds=1)
+    assert 4 in strategy.rounds[1].available
+
+
+def test_known_clients_keep_their_slots_whoever_comes_first():
+    sizes = {k: SIZES[k] for k in range(N_CLIENTS)}
+    strategy = make_strategy("uniform", n_select=2, clients=sizes, n_clients=3)
+    run(strategy, FakeGrid(partitions=(9, 3, 11)), rounds=2)
+    assert strategy.roster.ids.slots([3, 9, 11]).tolist() == [3, 9, 11]
+    assert {k for found in picks(strategy) for k in found} <= {3, 9, 11}
+
+
+def test_global_random_state_does_not_matter():
+    found = []
+    for seed in (0, 1):
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        strategy = make_strategy("fedcvr-bolt")
+        run(strategy)
+        found.append(picks(strategy))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"strategy": object()}, TypeError, "strategy must be a strategy of flwr"),
+        ({"identity": "face"}, ValueError, "identity must be one of 'query', 'name'"),
+        ({"probe": "ask"}, ValueError, "probe must be one of 'query', 'evaluate'"),
+        ({"enough": 1.5}, ValueError, "enough must be at most 1"),
+        ({"grace": -1.0}, ValueError, "grace must be at least 0"),
+        ({"wait": 0}, ValueError, "wait must be positive"),
+        ({"n_clients": 0}, ValueError, "n_clients must be at least 1"),
+        ({"selector": "fastest"}, ValueError, "name must be one of"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, error, message):
+    with pytest.raises(error, match=message):
+        SelectingStrategy(**{"strategy": FedAvg(), "n_select": 2, **arguments})
+
+
+def test_evaluation_waits_for_nobody_who_is_away():
+    strategy = make_strategy("uniform", FedAvg(min_available_nodes=99, min_evaluate_nodes=50))
+    result = run(strategy, rounds=1)
+    assert "eval_loss" in result.evaluate_metrics_clientapp[1]
