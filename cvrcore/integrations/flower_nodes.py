@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 Identity = str | Callable[[Any], str | int]
 #: Ways to tell clients apart by name; a callable of Flower's ``NodeInfo`` is one more.
 IDENTITIES = ("query", "name", "key", "node-id")
+#: Seconds between two looks at who has connected.
+LOOK = 0.5
 
 
 class Nodes:
@@ -76,7 +78,7 @@ class Nodes:
             if time.monotonic() >= end:
                 return n_nodes
             before = n_nodes
-            time.sleep(min(0.5, max(end - time.monotonic(), 0.0)))
+            time.sleep(min(LOOK, max(end - time.monotonic(), 0.0)))
 
     def meet(self, grid: Any) -> tuple[dict[Any, int], dict[Any, Newcomer]]:
         """Look who is connected, and ask those never met who they are.

@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.strategy import FedAvg
 
+from cvrcore.integrations import flower_nodes
 from cvrcore.integrations.flower import SelectingStrategy
 from cvrcore.integrations.flower_client import (
     partition_id,
@@ -27,6 +28,8 @@ try:  # messages carry who writes them; a runtime would set it
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 except ImportError:  # an older flwr asks for no such thing
     pass
+
+flower_nodes.LOOK = 0.02  # these nodes connect at once
 
 N_CLIENTS = 12
 SIZES = [20 + 3 * k for k in range(N_CLIENTS + 4)]
