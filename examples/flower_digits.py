@@ -131,7 +131,7 @@ def simulate(policy="fedcvr-bolt", rounds=12, seed=0, **options):
 
     backend = {
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-        "init_args": {"num_cpus": 2, "include_dashboard": False},
+        "init_args": {"address": "local", "num_cpus": 2, "include_dashboard": False},
     }
     run_simulation(server, app, num_supernodes=N_CLIENTS, backend_config=backend)
     return strategy.rounds, unpack(results[0].arrays)

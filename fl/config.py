@@ -109,12 +109,12 @@ class EngineConfig:
     long enough to pay for their start. `timeout` bounds one client's training, in seconds.
     """
 
-    name: Literal["auto", "serial", "processes"] = "auto"
+    name: Literal["auto", "serial", "processes", "flower"] = "auto"
     workers: int | None = None
     timeout: float = 600.0
 
     def __post_init__(self) -> None:
-        one_of(self.name, "engine.name", ("auto", "serial", "processes"))
+        one_of(self.name, "engine.name", ("auto", "serial", "processes", "flower"))
         if self.workers is not None:
             at_least(self.workers, "engine.workers", 1)
         above(self.timeout, "engine.timeout", 0.0)

@@ -28,7 +28,9 @@ Select = Annotated[int | None, option("Clients picked each round, P.", "--select
 DataDir = Annotated[
     str | None, option("Folder of data files.", "--data-dir", default="$CVRCORE_DATA, then cache")
 ]
-Engine = Annotated[str | None, option("auto, serial or processes.", "--engine", default="auto")]
+Engine = Annotated[
+    str | None, option("auto, serial, processes or flower.", "--engine", default="auto")
+]
 Workers = Annotated[int | None, option("Worker processes.", "--workers", default="one per core")]
 EvalEvery = Annotated[int | None, option("Evaluate every n rounds.", "--eval-every", default="1")]
 Target = Annotated[float | None, option("Accuracy to time.", "--target", default="none")]

@@ -32,4 +32,10 @@ def make_engine(
     alone = config.name == "auto" and (workers == 1 or work < WORTH_STARTING)
     if config.name == "serial" or alone:
         return SerialEngine(job, samples)
+    if config.name == "flower":
+        try:
+            from .flower import FlowerEngine
+        except ImportError as error:  # flwr is missing or too old: the message says what to run
+            raise EngineError(str(error)) from None
+        return FlowerEngine(job, samples, workers, config.timeout)
     return ProcessEngine(job, samples, workers, config.timeout)

@@ -173,3 +173,13 @@ def test_run_gives_the_same_history_on_both_engines():
         for name in ("serial", "processes")
     ]
     assert histories[0] == histories[1]
+
+
+def test_engine_flower_without_flwr_gives_the_pip_line(monkeypatch):
+    for name in [n for n in sys.modules if n.startswith(("flwr", "cvrcore.integrations.flower"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "fl.engines.flower", raising=False)
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    job, samples, _ = make_problem()
+    with pytest.raises(EngineError, match=r"flwr is missing: pip install 'cvrcore\[flower\]'"):
+        make_engine(EngineConfig("flower"), job, samples)
