@@ -6,7 +6,17 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from .settings import ConfigError, above, at_least, build, nearest, one_of, share, unknown
+from .settings import (
+    ConfigError,
+    above,
+    at_least,
+    build,
+    nearest,
+    one_of,
+    ray_address,
+    share,
+    unknown,
+)
 
 __all__ = [
     "AlgorithmConfig",
@@ -107,14 +117,21 @@ class EngineConfig:
 
     `workers` None means one per core; ``"auto"`` takes worker processes when the run is
     long enough to pay for their start. `timeout` bounds one client's training, in seconds.
+    `address` is that of a Ray cluster, ``"auto"`` or HOST:PORT; without one, engine ``"ray"``
+    takes the cluster that ``RAY_ADDRESS`` names, or starts one of its own on this machine.
     """
 
-    name: Literal["auto", "serial", "processes", "flower"] = "auto"
+    name: Literal["auto", "serial", "processes", "ray", "flower"] = "auto"
     workers: int | None = None
     timeout: float = 600.0
+    address: str | None = None
 
     def __post_init__(self) -> None:
-        one_of(self.name, "engine.name", ("auto", "serial", "processes", "flower"))
+        one_of(self.name, "engine.name", ("auto", "serial", "processes", "ray", "flower"))
+        if self.address is not None:
+            if self.name != "ray":
+                raise ConfigError(f"engine.address must go with engine 'ray', got {self.name!r}")
+            ray_address(self.address, "engine.address")
         if self.workers is not None:
             at_least(self.workers, "engine.workers", 1)
         above(self.timeout, "engine.timeout", 0.0)

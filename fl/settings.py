@@ -96,3 +96,11 @@ def one_of(value: Any, name: str, choices: tuple[str, ...]) -> Any:
         allowed = ", ".join(repr(choice) for choice in choices)
         raise ConfigError(f"{name} must be one of {allowed}, got {value!r}")
     return value
+
+
+def ray_address(value: str, name: str) -> None:
+    """Refuse what is neither ``auto`` nor HOST:PORT."""
+    host, colon, port = value.rpartition(":")
+    right = colon and host and "/" not in host and port.isdecimal() and 0 < int(port) < 65536
+    if value != "auto" and not right:
+        raise ConfigError(f"{name} must be 'auto' or HOST:PORT, got {value!r}")

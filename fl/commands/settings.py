@@ -29,7 +29,15 @@ DataDir = Annotated[
     str | None, option("Folder of data files.", "--data-dir", default="$CVRCORE_DATA, then cache")
 ]
 Engine = Annotated[
-    str | None, option("auto, serial, processes or flower.", "--engine", default="auto")
+    str | None, option("auto, serial, processes, ray or flower.", "--engine", default="auto")
+]
+RayAddress = Annotated[
+    str | None,
+    option(
+        "Ray cluster of --engine ray: auto or HOST:PORT.",
+        "--ray-address",
+        default="$RAY_ADDRESS, then one of its own",
+    ),
 ]
 Workers = Annotated[int | None, option("Worker processes.", "--workers", default="one per core")]
 EvalEvery = Annotated[int | None, option("Evaluate every n rounds.", "--eval-every", default="1")]

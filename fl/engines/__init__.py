@@ -32,10 +32,15 @@ def make_engine(
     alone = config.name == "auto" and (workers == 1 or work < WORTH_STARTING)
     if config.name == "serial" or alone:
         return SerialEngine(job, samples)
-    if config.name == "flower":
-        try:
+    try:
+        if config.name == "ray":
+            from .ray import RayEngine
+
+            return RayEngine(job, samples, config.address, config.workers, config.timeout)
+        if config.name == "flower":
             from .flower import FlowerEngine
-        except ImportError as error:  # flwr is missing or too old: the message says what to run
-            raise EngineError(str(error)) from None
-        return FlowerEngine(job, samples, workers, config.timeout)
+
+            return FlowerEngine(job, samples, workers, config.timeout)
+    except ImportError as error:  # missing or too old: the message says what to run
+        raise EngineError(str(error)) from None
     return ProcessEngine(job, samples, workers, config.timeout)

@@ -20,6 +20,9 @@ from ..samples import ClientSamples
 from ..streams import Streams
 from ..training import LocalTrainer, Losses, Update
 
+#: How often one task is tried before it counts as lost.
+ATTEMPTS = 2
+
 
 class EngineError(RuntimeError):
     """An engine could not do its work, and a further attempt would not help."""
@@ -46,6 +49,22 @@ class MeasureTask:
     end: int
 
 
+Task = TrainTask | MeasureTask
+
+
+def longest_first(tasks: Sequence[Task], samples: ClientSamples) -> list[int]:
+    """Return the numbers of `tasks`: a long one begun last would keep the others waiting."""
+
+    def length(i: int) -> int:
+        task = tasks[i]
+        if isinstance(task, MeasureTask):
+            return task.end - task.begin
+        begin, end = samples.train_range(task.client)
+        return end - begin
+
+    return sorted(range(len(tasks)), key=length, reverse=True)
+
+
 @dataclasses.dataclass(frozen=True)
 class Job:
     """What an engine needs to know of a run, apart from the samples."""
@@ -67,7 +86,7 @@ class Worker:
         self.trainer = LocalTrainer(module, samples, job.training)
         self.streams = Streams(job.seed)
 
-    def do(self, task: TrainTask | MeasureTask, models: np.ndarray) -> Update | Losses:
+    def do(self, task: Task, models: np.ndarray) -> Update | Losses:
         """Return the answer to one task; `models` holds one flat model per row."""
         if isinstance(task, MeasureTask):
             return self.trainer.measure(models[task.model], task.split, task.begin, task.end)
@@ -104,13 +123,13 @@ class Engine(abc.ABC):
         """
         answers: list[Any] = self._do(models, tasks)
         if any(answer is None for answer in answers):
-            raise EngineError("measuring a model failed twice: the worker processes died")
+            raise EngineError(
+                "measuring a model failed: workers were lost, or took longer than engine.timeout"
+            )
         return answers
 
     @abc.abstractmethod
-    def _do(
-        self, models: Vector, tasks: Sequence[TrainTask | MeasureTask]
-    ) -> list[Update | Losses | None]:
+    def _do(self, models: Vector, tasks: Sequence[Task]) -> list[Update | Losses | None]:
         """Do all tasks; None where one was lost for good."""
 
     @abc.abstractmethod

@@ -15,13 +15,8 @@ from multiprocessing.connection import Connection, wait
 from ..flat import Vector
 from ..samples import ClientSamples
 from ..training import Losses, Update
-from .base import Engine, EngineError, Job, MeasureTask, TrainTask
+from .base import ATTEMPTS, Engine, EngineError, Job, Task, longest_first
 from .shared import publish
-
-#: How often one task is tried before it counts as lost.
-ATTEMPTS = 2
-
-Task = TrainTask | MeasureTask
 
 
 class _Process:
@@ -103,8 +98,7 @@ class ProcessEngine(Engine):
             raise EngineError("the engine was closed")
         answers: list[Update | Losses | None] = [None] * len(tasks)
         tries = [0] * len(tasks)
-        # The longest first: a long task begun last would keep the others waiting.
-        todo = deque(sorted(range(len(tasks)), key=lambda i: -self._length(tasks[i])))
+        todo = deque(longest_first(tasks, self._samples))
         token = object()  # names this call's models
         try:
             while todo or any(process.task is not None for process in self._pool):
@@ -121,12 +115,6 @@ class ProcessEngine(Engine):
             self._restart()  # answers still under way must not meet the next call
             raise
         return answers
-
-    def _length(self, task: Task) -> int:
-        if isinstance(task, MeasureTask):
-            return task.end - task.begin
-        begin, end = self._samples.train_range(task.client)
-        return end - begin
 
     def _send(self, process: _Process, i: int, task: Task, models: Vector, token: object) -> None:
         process.task = i

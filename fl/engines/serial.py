@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..flat import Vector
 from ..samples import ClientSamples
 from ..training import Losses, Update
-from .base import Engine, Job, MeasureTask, TrainTask, Worker
+from .base import Engine, Job, Task, Worker
 
 
 class SerialEngine(Engine):
@@ -16,9 +16,7 @@ class SerialEngine(Engine):
     def __init__(self, job: Job, samples: ClientSamples) -> None:
         self._worker = Worker(job, samples)
 
-    def _do(
-        self, models: Vector, tasks: Sequence[TrainTask | MeasureTask]
-    ) -> list[Update | Losses | None]:
+    def _do(self, models: Vector, tasks: Sequence[Task]) -> list[Update | Losses | None]:
         return [self._worker.do(task, models) for task in tasks]
 
     def close(self) -> None:
