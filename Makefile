@@ -18,9 +18,9 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard cvrcore_ext/*.pyx c
 	$(RUN) $(INSTALL) ".[fl,report,dev]"
 	touch $@
 
-# Kernels are those built for .venv, if any. An extra that cannot be installed is named, and its
+# Kernels built for .venv serve here too. An extra that cannot be installed is named, and its
 # tests skip; the next call tries again.
-$(FRAMEWORKS_STAMP): export CVRCORE_EXT = skip
+$(FRAMEWORKS_STAMP): export CVRCORE_EXT := $(if $(wildcard cvrcore_ext/base/*.so),skip,$(or $(CVRCORE_EXT),auto))
 $(FRAMEWORKS_STAMP): pyproject.toml setup.py constraints.txt
 	test -x $(FRAMEWORKS_RUN) || $(PYTHON) -m venv $(FRAMEWORKS)
 	if $(FRAMEWORKS_RUN) $(INSTALL) ".[fl,report,dev,flower,nvflare,ray]"; then touch $@; else \

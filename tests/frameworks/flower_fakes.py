@@ -63,11 +63,11 @@ def numpy_of(content, name="arrays"):
     return {key: array.numpy() for key, array in content[name].items()}
 
 
-def make_app(mods=(), change=None):
+def make_app(mods=(), change=None, train_mods=(), introduced=True):
     """Return the app; `change(k, message, reply)` may return another reply of client `k`."""
     app = ClientApp(mods=list(mods))
 
-    @app.train()
+    @app.train(mods=list(train_mods))
     def train(message, context):
         k = partition_id(context)
         received = numpy_of(message.content)
@@ -84,6 +84,8 @@ def make_app(mods=(), change=None):
         metrics = {"num-examples": SIZES[k], "eval_loss": loss_of(numpy_of(message.content), k)}
         return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
 
+    if not introduced:
+        return app
     selectable(
         app,
         size=lambda context: SIZES[partition_id(context)],

@@ -29,7 +29,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx
 import cvrcore
 from cvrcore.features import FeatureMap
 from cvrcore.integrations.flower import SelectingStrategy
-from cvrcore.integrations.flower_client import Reveal, read_features, write_features
+from cvrcore.integrations.flower_client import RECORD, Reveal, read_features, write_features
 
 POLICIES = ["uniform", "power-of-choice", "active", "oort", "fedcbs", "fedcvr-bolt"]
 
@@ -469,6 +469,42 @@ def test_reveal_refuses_too_many_and_changing_coordinates():
         run(strategy, grid, rounds=1)
         assert bool(strategy.rounds[0].failed) == bool(fails)
     assert "same coordinates in every round" in next(iter(strategy.rounds[0].failed.values()))
+
+
+def test_coordinates_are_revealed_as_local_noise_left_them():
+    """Reveal around a mod that adds noise shows what that mod lets out, and no more."""
+    from flwr.clientapp.mod import LocalDpMod
+
+    shown = []
+
+    def spy(message, context, call_next):
+        reply = call_next(message, context)
+        if RECORD in reply.content and "features" in reply.content[RECORD]:
+            shown.append((numpy_of(reply.content), list(reply.content[RECORD]["features"])))
+        return reply
+
+    noise = LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=1.0, delta=0.1)
+    app = make_app(train_mods=[spy, Reveal(), noise])
+    strategy = make_strategy("fedcvr-bolt", private=True)
+    run(strategy, FakeGrid(app), rounds=1)
+    assert len(strategy.rounds[0].reported) == len(shown) == 4
+    for sent, revealed in shown:
+        assert strategy.roster.features.extract(sent).tolist() == revealed
+
+
+def test_documented_snippets_run():
+    """docs/flower.md, its client and its server, as printed."""
+    import re
+    from pathlib import Path
+
+    text = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
+    server, client = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    app = make_app(introduced=False)
+    exec(client, {"app": app, "load_data": lambda k: [0] * SIZES[k]})
+    names = {"initial_arrays": record(INITIAL)}
+    exec(server, names)
+    names["server"](grid=(grid := FakeGrid(app)), context=None)
+    assert len(grid.trained()) == 5 * 4
 
 
 def test_watched_coordinates_survive_the_wire():
