@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import logging
 import math
 import os
@@ -26,6 +25,7 @@ from ..state import load_state, save_state
 from .flower_client import LOSS, RECORD, write_features
 from .flower_grid import GridView, Patience, PatientGrid, exchange, reason, sampling
 from .flower_nodes import Identity, Nodes
+from .flower_replies import addressed, arrays_of, check_weight, metrics_of, odd_ones
 from .roster import Answer, Newcomer, NobodyEligibleError, Roster, Round
 
 logger = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ class SelectingStrategy(Strategy):
         self._asked = {}
         self._shapes = {name: tuple(array.shape) for name, array in arrays.items()}
         if self.roster.watches and self.roster.features is None:
-            self.roster.watch(_numpy(arrays))
+            self.roster.watch(arrays_of(arrays))
         present = self._meet(grid)
 
         def ask(clients: list[Any]) -> dict[Any, float]:
@@ -210,7 +210,7 @@ class SelectingStrategy(Strategy):
             written = self.strategy.configure_train(
                 server_round, arrays, config, GridView(grid, nodes)
             )
-            messages = _addressed(list(written), nodes)
+            messages = addressed(list(written), nodes)
         for message in messages:
             self._instruct(message.content)
         self._asked = dict(zip(nodes, picked, strict=True))
@@ -313,7 +313,7 @@ class SelectingStrategy(Strategy):
             try:
                 if client is None or client in losses:
                     raise ValueError("it was not asked, or answered twice")
-                losses[client] = float(_metrics(reply)[key])
+                losses[client] = float(metrics_of(reply)[key])
             except (KeyError, TypeError, ValueError) as error:
                 logger.warning("node %d told no loss: %r", reply.metadata.src_node_id, error)
         return losses
@@ -348,7 +348,7 @@ class SelectingStrategy(Strategy):
                     sound[client] = reply
                 except Exception as error:  # whatever a client can send must not end the run
                     failed[client] = str(error) or repr(error)
-        for client in self._odd(sound):
+        for client in odd_ones({c: sound[c] for c in sorted(sound, key=self.roster.ids.slot)}):
             del answers[client], sound[client]
             failed[client] = "its metrics have other names than those of most"
         return sound, answers, failed
@@ -363,12 +363,12 @@ class SelectingStrategy(Strategy):
         records = list(reply.content.array_records.values())
         if not records:
             raise ValueError("its reply holds no arrays")
-        model = _numpy(records[0])
+        model = arrays_of(records[0])
         shapes = {name: array.shape for name, array in model.items()}
         if self._same_shape and shapes != self._shapes:
             raise ValueError(f"its arrays must have shapes {self._shapes}, got {shapes}")
-        metrics = _metrics(reply)
-        self._check_weight(metrics)
+        metrics = metrics_of(reply)
+        check_weight(metrics, getattr(self.strategy, "weighted_by_key", None))
         loss = ours.get("loss", metrics.get(self._loss_key))
         seconds = None
         if self._durations:
@@ -379,54 +379,3 @@ class SelectingStrategy(Strategy):
         if "features" not in ours:
             raise ValueError("it did not reveal its watched coordinates: add the mod Reveal")
         return Answer(model=model, watched=ours["features"], loss=loss, seconds=seconds)
-
-    def _check_weight(self, metrics: Mapping[str, Any]) -> None:
-        """Refuse a reply that a weighted mean cannot take."""
-        key = getattr(self.strategy, "weighted_by_key", None)
-        if key is None:
-            return
-        weight = metrics.get(key)
-        if not isinstance(weight, (int, float)) or not 0 < weight < math.inf:
-            raise ValueError(f"its metric {key!r} must be a positive number, got {weight!r}")
-
-    def _odd(self, sound: Mapping[Any, Message]) -> list[Any]:
-        """Return clients whose metrics have other names than those of most."""
-        names = {c: frozenset(_metrics(sound[c])) for c in sorted(sound, key=self.roster.ids.slot)}
-        if len(set(names.values())) < 2:
-            return []
-        ((usual, _),) = collections.Counter(names.values()).most_common(1)
-        return [client for client, found in names.items() if found != usual]
-
-
-def _numpy(arrays: ArrayRecord) -> dict[str, Any]:
-    return {name: array.numpy() for name, array in arrays.items()}
-
-
-def _metrics(reply: Message) -> dict[str, Any]:
-    """Return the first metric record of a reply; an error reply is a ValueError."""
-    if reply.has_error():
-        raise ValueError(reason(reply))
-    return dict(next(iter(reply.content.metric_records.values()), {}))
-
-
-def _addressed(messages: list[Message], nodes: list[int]) -> list[Message]:
-    """Return one message to each of `nodes`, in order.
-
-    A strategy that writes to fewer has its first message sent to the others too.
-    """
-    if not messages:
-        raise ValueError("strategy must write at least one message to train, got none")
-    written = {message.metadata.dst_node_id: message for message in messages}
-    first = messages[0]
-    return [
-        written[node]
-        if node in written
-        else Message(
-            first.content,
-            node,
-            first.metadata.message_type,
-            ttl=first.metadata.ttl,
-            group_id=first.metadata.group_id,
-        )
-        for node in nodes
-    ]

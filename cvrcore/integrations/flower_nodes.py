@@ -106,6 +106,8 @@ class Nodes:
                 continue
             self._again.pop(node, None)
             self.refused.pop(node, None)
+            # It may have come back on another node: the old one is a stranger from now on.
+            self._client_of = {n: c for n, c in self._client_of.items() if c != id}
             self._client_of[node], present[id], newcomers[id] = id, node, newcomer
         return present, newcomers
 

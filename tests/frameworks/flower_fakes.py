@@ -6,11 +6,11 @@ order, and single nodes can be made to fail, lie, lag or leave.
 
 import random
 import time
+from types import SimpleNamespace
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.strategy import FedAvg
 
 from cvrcore.integrations import flower_nodes
@@ -131,7 +131,7 @@ class FakeGrid:
 
     def get_nodes(self):
         return [
-            NodeInfo(node_id=n, name=f"node-{k:02d}", public_key=bytes([k] * 4))
+            SimpleNamespace(node_id=n, name=f"node-{k:02d}", public_key=bytes([k] * 4))
             for n, k in self.nodes.items()
         ]
 

@@ -1,6 +1,8 @@
 """The adapter on a grid without a runtime: the same picks, and every trap that was met."""
 
 import random
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -204,9 +206,15 @@ def test_messages_are_built_without_private_names():
     import ast
     import inspect
 
-    from cvrcore.integrations import flower, flower_client, flower_grid, flower_nodes
+    from cvrcore.integrations import (
+        flower,
+        flower_client,
+        flower_grid,
+        flower_nodes,
+        flower_replies,
+    )
 
-    for module in (flower, flower_client, flower_grid, flower_nodes):
+    for module in (flower, flower_client, flower_grid, flower_nodes, flower_replies):
         tree = ast.parse(inspect.getsource(module))
         private = {
             node.attr
@@ -300,6 +308,11 @@ def test_two_nodes_of_one_identity(caplog):
     del grid.nodes[holder]
     run(strategy, grid, rounds=4)
     assert 6 in strategy.rounds[-1].reported
+    grid.nodes[holder] = 6  # back again: now it is the one too many
+    run(strategy, grid, rounds=2)
+    asked = [m.metadata.dst_node_id for m in grid.pushed if m.metadata.message_type == "train"]
+    assert holder not in asked[-2 * N_CLIENTS :]
+    assert twin in asked[-N_CLIENTS:]
 
 
 def _with(name, value):
@@ -586,6 +599,20 @@ def test_global_random_state_does_not_matter():
 def test_bad_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=message):
         SelectingStrategy(**{"strategy": FedAvg(), "n_select": 2, **arguments})
+
+
+def test_old_flwr_is_named_with_the_pip_line():
+    """In a fresh process, since an import happens once."""
+    script = (
+        "import importlib.metadata as m; m.version = lambda name: '1.20.0'\n"
+        "import cvrcore.integrations.flower"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert "flwr must be at least 1.21, got 1.20.0: pip install 'cvrcore[flower]' --upgrade" in (
+        done.stderr
+    )
 
 
 def test_evaluation_waits_for_nobody_who_is_away():
