@@ -247,17 +247,39 @@ def test_coverage_holds_for_every_law_of_fedcvr_bolt(score, within):
     assert siege.picks.min() >= 58
 
 
-def test_forced_places_stay_in_the_coalition_and_say_so():
+def test_forced_places_stay_in_the_coalition_and_their_law_is_stated():
     selector = make("fedcvr-bolt", min_share=0.9)
     rng, forced = np.random.default_rng(8), 0
     for _ in range(200):
+        due = selector._gate._due(np.ones(N_CLIENTS, dtype=bool), N_SELECT)
         picked = selector.select()
-        if not picked.warmup and picked.inclusion is None:
+        assert np.unique(picked.clients).size == N_SELECT
+        assert_array_equal(picked.inclusion[due], 1.0)
+        assert due.sum() == np.isin(np.flatnonzero(due), picked.clients).sum()
+        assert_allclose(picked.inclusion.sum(), N_SELECT, rtol=1e-9)
+        if picked.coalitions is not None and due.sum() == 1:
             forced += 1
-        if picked.coalitions is not None:
-            assert np.unique(picked.clients).size == N_SELECT
+            # It took the place of its own coalition: every one is still represented.
+            assert np.unique(picked.coalitions[picked.clients]).size == N_SELECT
+            own = picked.coalitions == picked.coalitions[due]
+            assert not picked.inclusion[own & ~due].any()
         selector.observe(picked.clients, rng.normal(size=(N_SELECT, N_FEATURES)))
-    assert forced > 20
+    assert forced > 10
+
+
+def test_inclusion_with_forced_places_is_what_happens():
+    """Uniform draws with two clients due, four thousand times over."""
+    selector = make("uniform", min_share=0.5)
+    selector._gate.owed[:] = 0.0
+    selector._gate.owed[[3, 11]] = 2.0
+    counts, state = np.zeros(N_CLIENTS), selector.state_dict()
+    for seed in range(4000):
+        again = type(selector).from_state_dict(state)
+        again._rng = np.random.default_rng(seed)
+        picked = again.select()
+        counts[picked.clients] += 1
+    assert_allclose(counts / 4000, picked.inclusion, atol=4 * 0.5 / 4000**0.5)
+    assert_allclose(picked.inclusion[0], 2 / (N_CLIENTS - 2))
 
 
 def test_probabilities_of_those_barred_are_zero(policy):

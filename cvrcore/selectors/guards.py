@@ -161,18 +161,22 @@ class Gate:
     def cover(self, selection: Selection, eligible: Mask) -> Selection:
         """Return the selection with everybody in it whose turn `min_share` makes it."""
         due = self._due(eligible, len(selection))
-        clients = selection.clients.copy()
-        missing = np.setdiff1d(np.flatnonzero(due), clients)
-        if missing.size == 0:
+        if not due.any():
             return selection
-        for client in missing:
+        clients = selection.clients.copy()
+        for client in np.setdiff1d(np.flatnonzero(due), clients):
             free = np.flatnonzero(~due[clients])
             if selection.coalitions is not None:
                 # From its own coalition if it can be: then each one is still represented.
                 own = free[selection.coalitions[clients[free]] == selection.coalitions[client]]
                 free = own if own.size else free
             clients[free[-1]] = client
-        return dataclasses.replace(selection, clients=clients, inclusion=None)
+        stated = vars(selection)["inclusion"] is not None  # not read: it may take time
+        return dataclasses.replace(
+            selection,
+            clients=clients,
+            inclusion=(lambda: _covered_inclusion(selection, due)) if stated else None,
+        )
 
     def _due(self, eligible: Mask, n_picked: int) -> Mask:
         """Return those that must be picked now: `min_share`."""
@@ -288,6 +292,28 @@ def _cuts(kind: str, clients: Ids, values: Float, bound: float, round: int) -> l
         Incident(round, int(k), kind, f"{kind} {value:.4g} counts as {bound:.4g}")
         for k, value in zip(clients[over], values[over], strict=True)
     ]
+
+
+def _covered_inclusion(selection: Selection, due: Mask) -> Float:
+    """Return inclusion when those due are in for certain and take places of the others.
+
+    Exact for a uniform draw and for one place a coalition; elsewhere an estimate: the others
+    keep their proportions.
+    """
+    own, labels = selection.inclusion, selection.coalitions
+    assert own is not None
+    if labels is None:
+        labels = np.zeros(due.size, dtype=np.int64)
+    rest = np.where(due, 0.0, own)
+    n_groups = int(labels.max()) + 1
+    places = np.bincount(labels[selection.clients], minlength=n_groups)
+    left = np.maximum(places - np.bincount(labels[due], minlength=n_groups), 0)
+    held = np.bincount(labels, rest, minlength=n_groups)
+    rest *= np.divide(left, held, out=np.zeros(n_groups), where=held > 0)[labels]
+    # Whoever found no place in its own coalition took one of another's.
+    spare = len(selection) - int(np.count_nonzero(due))
+    rest *= spare / max(rest.sum(), np.finfo(np.float64).tiny)
+    return np.where(due, 1.0, rest)
 
 
 def _stagger(start: int, stop: int) -> Float:
