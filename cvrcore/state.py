@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 import secrets
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -46,20 +48,49 @@ def save_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
 
 
 def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read what `save_state` wrote; ValueError names what is wrong with the file."""
+    """Read what `save_state` wrote; ValueError names what is wrong with the file.
+
+    Nothing that the file declares is believed: entries are stored, not packed, and together
+    no larger than the file; an array has the bytes that its header promises.
+    """
     content = Path(path).read_bytes()
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            entries = {name: file[name] for name in file.files}
+        entries = _read_entries(content)
         meta = json.loads(entries[_META].tobytes())
         stored = entries.pop(_DIGEST).tobytes()
-        magic = meta["magic"]
+        whole = meta["magic"] == MAGIC and stored == _digest(entries)
+        state: dict[str, Any] = _unpack(meta["state"], entries) if whole else {}
     except Exception as error:  # a damaged archive fails in a dozen ways, all of them this one
         raise ValueError(f"{os.fspath(path)!r} is not a readable cvrcore state: {error}") from error
-    if magic != MAGIC or stored != _digest(entries):
+    if not whole:
         raise ValueError(f"{os.fspath(path)!r} is damaged: its checksum does not fit its content")
-    state: dict[str, Any] = _unpack(meta["state"], entries)
+    if not isinstance(state, dict):
+        raise ValueError(f"{os.fspath(path)!r} must hold a table of state, got {state!r:.40}")
     return state
+
+
+def _read_entries(content: bytes) -> dict[str, np.ndarray]:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = archive.infolist()
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+            raise ValueError("its entries must be stored, not packed")
+        if sum(member.file_size for member in members) > len(content):
+            raise ValueError("its entries must not be larger than the file")
+        return {m.filename.removesuffix(".npy"): _read_array(archive.read(m)) for m in members}
+
+
+def _read_array(data: bytes) -> np.ndarray:
+    """Return the array of one ``.npy`` entry, its header compared with its bytes."""
+    stream = io.BytesIO(data)
+    version = np.lib.format.read_magic(stream)
+    if version != (1, 0):
+        raise ValueError(f"arrays must be of npy version 1.0, got {version}")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    start = stream.tell()
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(data) - start:
+        raise ValueError(f"an array of {shape} and {dtype} does not fit {len(data) - start} bytes")
+    flat = np.frombuffer(bytearray(data[start:]), dtype=dtype)
+    return flat.reshape(shape, order="F" if fortran else "C")
 
 
 def _digest(entries: dict[str, np.ndarray]) -> bytes:

@@ -74,7 +74,7 @@ class RunStore:
                 lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
                 try:
                     records = [json.loads(line) for line in lines[:wanted]]
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise StoreError(f"{path} is damaged: {error}") from None
                 if len(records) < wanted:
                     raise StoreError(
@@ -205,7 +205,7 @@ def read_history(folder: str | os.PathLike[str]) -> History:
         path = place / "rounds.jsonl"
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
         return History(config, facts, [json.loads(line) for line in lines])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"{place} holds a damaged run: {error}") from None
     except OSError as error:
         raise StoreError(f"{place} cannot be read: {error}") from None
@@ -215,7 +215,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file; StoreError if it is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"{path} is damaged: {error}") from None
 
 

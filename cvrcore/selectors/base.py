@@ -27,6 +27,7 @@ from .._validation import (
     check_available,
     check_count,
     check_ids,
+    check_labels,
     check_seed,
     check_vector,
     check_weights,
@@ -270,7 +271,7 @@ class Selector(abc.ABC):
             restored.round = check_count(state["round"], "round", minimum=0)
             restored._rng.bit_generator.state = state["rng"]
             if state["pending"] is not None:
-                restored._pending = Selection(**copy.deepcopy(state["pending"]))
+                restored._pending = _check_pending(state["pending"], restored.n_clients)
             if state["probed"] is not None:
                 restored._probed = check_ids(state["probed"], "probed", restored.n_clients)
             restored._restore(state["learned"])
@@ -278,7 +279,9 @@ class Selector(abc.ABC):
                 pending = restored._pending is not None
                 restored._gate = Gate.restored(state["guards"], restored.n_clients, pending)
                 restored.guards = restored._gate.guards
-        except (KeyError, TypeError, AttributeError) as error:
+        except ValueError:
+            raise
+        except Exception as error:  # what is not a state at all can raise nearly anything
             raise ValueError(f"state is incomplete or malformed: {error!r}") from error
         return restored
 
@@ -297,6 +300,8 @@ class Selector(abc.ABC):
 
         state = load_state(path)
         if cls is Selector:
+            if not isinstance(state.get("policy"), str):
+                raise ValueError(f"{os.fspath(path)!r} must hold the state of a selector")
             found: Self = policy_class(state["policy"]).from_state_dict(state)  # type: ignore[assignment]
             return found
         return cls.from_state_dict(state)
@@ -423,3 +428,12 @@ class Selector(abc.ABC):
     def _check_models(self, models: ArrayLike, n_reported: int) -> Float | None:
         """Policies that use no models ignore them unread."""
         return None
+
+
+def _check_pending(stored: dict[str, Any], n_clients: int) -> Selection:
+    """Return a pending round from a saved state."""
+    pending = Selection(**copy.deepcopy(stored))
+    check_ids(pending.clients, "pending clients", n_clients)
+    if pending.coalitions is not None:
+        check_labels(pending.coalitions, n_clients, "pending coalitions")
+    return pending
