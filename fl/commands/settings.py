@@ -11,6 +11,8 @@ import typer
 
 from ..settings import ConfigError
 
+MAX_SIZE = 1 << 16  # of a file of settings, in bytes; parsers take long over nonsense
+
 
 def option(text: str, *names: str, default: str) -> Any:
     """Return an option whose default is said in words: its real one is "not given"."""
@@ -73,9 +75,11 @@ def read_file(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
+        if path.stat().st_size > MAX_SIZE:
+            raise ValueError(f"it must be at most {MAX_SIZE} bytes")
         text = path.read_text(encoding="utf-8")
         found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     if not isinstance(found, dict):
         raise ConfigError(f"{path} must hold a table of settings")
