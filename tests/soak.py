@@ -36,17 +36,21 @@ def make(policy, n_clients, n_select):
 
 
 def soak(policy, rounds, n_clients, joining, settled, tell=lambda text: None):
-    """Go `rounds` rounds; return how much the memory grew after round `settled`, as a share."""
+    """Go `rounds` rounds; return how much the memory grew after round `settled`, as a share.
+
+    Medians of the thousand rounds (say) that follow and of the last tenth: a save needs room
+    for a moment, and what the allocator keeps of it comes and goes.
+    """
     n_select = max(n_clients // 20, 2)
     start = n_clients * 3 // 4
     selector, rng = make(policy, start, n_select), np.random.default_rng(1)
     here = np.ones(n_clients, dtype=bool)
-    centre, before, began = np.ones(N_FEATURES), 0, time.perf_counter()
+    centre, held, began = np.ones(N_FEATURES), [], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.npz"
         for t in range(rounds):
             k = selector.n_clients
-            if k < n_clients and t % max(joining // (n_clients - start), 1) == 0:
+            if k < n_clients and t % max(joining // (n_clients - start + 1), 1) == 0:
                 more = {"label_counts": np.ones((1, N_CLASSES))} if policy == "fedcbs" else {}
                 selector.resize(k + 1, [1.0], **more)
                 k += 1
@@ -58,10 +62,9 @@ def soak(policy, rounds, n_clients, joining, settled, tell=lambda text: None):
                 selector.save(path)
                 selector = cvrcore.Selector.load(path)
                 tell(f"{policy}: round {t}, {resident() / 1e6:.1f} MB")
-            if t == settled:
-                before = resident()
+            held.append(resident())
         assert selector.round == rounds
-    growth = resident() / before - 1.0
+    growth = np.median(held[-rounds // 10 :]) / np.median(held[settled : 2 * settled]) - 1.0
     speed = (time.perf_counter() - began) / rounds * 1e3
     tell(f"{policy}: {rounds} rounds, {speed:.2f} ms each, memory {growth:+.2%} since {settled}")
     return growth
