@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from . import _backend
-from ._validation import Float, check_count, check_matrix, check_vector
+from ._validation import Float
 from .threads import run_chunks, single_blas_thread
 
 TOLERANCE: Final = 1e-3  # residual of each eigenpair, relative to the smallest wanted value
@@ -35,14 +35,6 @@ class Basis:
     values: Float  # Ritz values, largest first
     degree: int = 4  # of the filter that the next problem is likely to need
     products: int = 0  # matrix-block products spent, 0 for a direct solver
-
-    @classmethod
-    def restored(cls, state: dict[str, Any], n_clients: int) -> Basis:
-        """Build from a saved one, checked."""
-        vectors = check_matrix(state["vectors"], "vectors", (n_clients, None)).copy()
-        values = check_vector(state["values"], "values", vectors.shape[1], None).copy()
-        degree = check_count(state["degree"], "degree", minimum=0)
-        return cls(vectors, values, degree, check_count(state["products"], "products", minimum=0))
 
 
 class NormalisedAffinity:

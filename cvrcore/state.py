@@ -30,14 +30,14 @@ def save_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
     meta = json.dumps({"magic": MAGIC, "state": skeleton}, allow_nan=True).encode()
     entries = {_META: np.frombuffer(meta, dtype=np.uint8), **arrays}
     entries[_DIGEST] = np.frombuffer(_digest(entries), dtype=np.uint8)
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **entries)
+    if any(array.dtype.hasobject for array in entries.values()):
+        raise TypeError("state must hold arrays of numbers, got one of objects")
 
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(buffer.getbuffer())
+            np.savez(file, **entries)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

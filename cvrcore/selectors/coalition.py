@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any, Final
 
@@ -401,8 +402,6 @@ class CoalitionSelector(Selector):
             if int(self._labels.max()) + 1 != self.n_select:
                 raise ValueError(f"labels must name {self.n_select} coalitions")
         if learned["basis"] is not None:
-            self._basis = Basis.restored(learned["basis"], self.n_clients)
+            self._basis = Basis(**copy.deepcopy(learned["basis"]))
         if learned["affinity"] is not None:
             self._affinity = Affinity.restored(learned["affinity"], self.kernel, self.gamma)
-            if self._affinity.offsets.shape != shape:
-                raise ValueError(f"offsets must have shape {shape}")
