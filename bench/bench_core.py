@@ -112,9 +112,11 @@ def test_covariance_step_ours(benchmark):
     selector = steady.selector
     labels, clients = labelled(SMALL[0], SMALL[2])
     representative = representatives(clients, labels)
+    alpha = selector.weights / selector.weights.sum()
 
     def step():
-        selector._step(selector._residual(representative, None))
+        rate = 1.0 / (selector.updates + 2)
+        selector._estimator.learn(selector._rows, representative, alpha, rate)
 
     benchmark.pedantic(step, rounds=400, iterations=1)
 
@@ -134,8 +136,8 @@ def test_covariance_step_peer(benchmark, threads):
 def test_score_ours(benchmark):
     """Score from what is kept, as the peer's is from C; their upkeep is in the step above."""
     benchmark.group = "score K=100"
-    selector = Steady("planted", *SMALL, n_rounds=3).selector
-    args = (selector._moment, selector._diagonal, selector._floor, selector._scores)
+    kept = Steady("planted", *SMALL, n_rounds=3).selector._estimator
+    args = (kept.moment, kept.diagonal, kept.floor, kept.scores)
     benchmark.pedantic(
         _backend.variance_reduction, args=args, rounds=300, iterations=5, warmup_rounds=3
     )

@@ -11,6 +11,7 @@ from .clustering import coalitions
 from .covariance import update_covariance
 from .diagnostics import show_config
 from .ids import IdMap
+from .plan import Plan, make_plan
 from .sampling import boltzmann
 from .scores import variance_reduction
 from .selection import Selection, select
@@ -26,12 +27,14 @@ __all__ = [
     "Guards",
     "IdMap",
     "Incident",
+    "Plan",
     "Selection",
     "Selector",
     "boltzmann",
     "coalitions",
     "features",
     "influence",
+    "make_plan",
     "make_selector",
     "select",
     "show_config",

@@ -64,7 +64,7 @@ def squared_distances(products, squares, ids, distances):
     Parameters
     ----------
     products, distances : arrays of shape (n_rows, n_clients)
-        Inner products of clients `ids` with all; `distances` is float64.
+        Inner products of clients `ids` with all; each float32 or float64.
     squares : float64 array of shape (n_clients,)
     ids : int64 array of shape (n_rows,)
     """
@@ -85,7 +85,7 @@ def manhattan_rows(rows, models, distances):
     ----------
     rows : array of shape (n_rows, n_features)
     models : array of shape (n_clients, n_features)
-    distances : float64 array of shape (n_rows, n_clients)
+    distances : float32 or float64 array of shape (n_rows, n_clients)
     """
     n_rows, n_features = rows.shape
     terms = np.empty(n_features)
@@ -102,7 +102,7 @@ def normalise_rows(affinity, inverse_root, lead, start, stop, out):
 
     Parameters
     ----------
-    affinity : float64 array of shape (n_clients, n_clients)
+    affinity : float32 or float64 array of shape (n_clients, n_clients)
     inverse_root, lead : float64 arrays of shape (n_clients,)
         ``degree^-1/2``, the diagonal of S, and the known unit eigenvector.
     out : float32 or float64 array of shape (n_clients, n_clients)
@@ -111,4 +111,5 @@ def normalise_rows(affinity, inverse_root, lead, start, stop, out):
         scale = inverse_root[i]
         weight = lead[i]
         for j in range(affinity.shape[1]):
-            out[i, j] = affinity[i, j] * (scale * inverse_root[j]) - weight * lead[j]
+            entry = np.float64(affinity[i, j])
+            out[i, j] = entry * (scale * inverse_root[j]) - weight * lead[j]

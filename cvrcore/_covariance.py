@@ -18,52 +18,51 @@ LANES = 8
 
 
 @njit
-def add_history(history, n_stored, clients, representative, begin, entries):
-    """Add ``sum_s r_s[k] r_s[j]`` to ``entries[k]``, j the representative of k, s in order.
+def add_history(history, n_stored, clients, others, begin, entries):
+    """Add ``sum_s r_s[k] r_s[j]`` to ``entries[i]``, k and j the i-th pair, s in order.
 
     Parameters
     ----------
     history : array of shape (n_clients, capacity, n_features)
     n_stored : int
         Residuals in use, the first of each client's row.
-    clients : int64 array of shape (n_asked,)
-        The clients k, ordered so that equal j stand together: j's history stays in cache.
-    representative : int64 array of shape (n_clients,)
+    clients, others : int64 arrays of shape (n_asked,)
+        The pairs, ordered so that equal j stand together: j's history stays in cache.
     begin : int64 array of shape (n_asked,)
         First residual to add; negative means 0.
-    entries : float64 array of shape (n_clients, n_features)
+    entries : float64 array of shape (n_asked, n_features)
     """
     n_features = entries.shape[1]
     for asked in range(clients.shape[0]):
-        k = clients[asked]
-        j = representative[k]
+        k, j = clients[asked], others[asked]
         step = max(begin[asked], 0)
         while step + 4 <= n_stored:
             for d in range(n_features):
-                total = entries[k, d]
+                total = entries[asked, d]
                 total += np.float64(history[k, step, d]) * np.float64(history[j, step, d])
                 total += np.float64(history[k, step + 1, d]) * np.float64(history[j, step + 1, d])
                 total += np.float64(history[k, step + 2, d]) * np.float64(history[j, step + 2, d])
                 total += np.float64(history[k, step + 3, d]) * np.float64(history[j, step + 3, d])
-                entries[k, d] = total
+                entries[asked, d] = total
             step += 4
         while step < n_stored:
             for d in range(n_features):
-                entries[k, d] += np.float64(history[k, step, d]) * np.float64(history[j, step, d])
+                entries[asked, d] += np.float64(history[k, step, d]) * np.float64(
+                    history[j, step, d]
+                )
             step += 1
 
 
 @njit
-def read_base(base, clients, representative, entries):
-    """Copy the dense part of C_kj into ``entries[k]``, j the representative of k."""
+def read_base(base, clients, others, entries):
+    """Copy the dense part of C_kj into ``entries[i]``, k and j the i-th pair."""
     n_features = entries.shape[1]
     for asked in range(clients.shape[0]):
-        k = clients[asked]
-        j = representative[k]
+        k, j = clients[asked], others[asked]
         row = k * (k + 1) // 2 + j if k >= j else j * (j + 1) // 2 + k
         for block in range(base.shape[0]):
             for d in range(block * LANES, min(block * LANES + LANES, n_features)):
-                entries[k, d] = base[block, row, d - block * LANES]
+                entries[asked, d] = base[block, row, d - block * LANES]
 
 
 @njit
@@ -91,59 +90,54 @@ def fold_history(base, history, n_stored, start, stop):
 
 
 @njit
-def regression_residual(entries, scale, diagonal, floor, rows, representative, residual):
-    """Write ``delta_k = theta_k - c_k theta_j``, j the representative of k's coalition.
+def regression_residual(
+    entries, scale, diagonal, floor, rows, clients, others, weight, history, slot
+):
+    """Write ``weight (theta_k - c_k theta_j)`` into ``history[k, slot]`` for each pair k, j.
 
     ``c_k^d = C^d_kj / C^d_jj``, Eq. (13), with the correlation clipped to [-1, 1]; 0 where
-    C^d_jj is at or below ``floor[d]``. The representative's own residual is 0, and so is
-    that of a client whose coalition has none (representative -1).
+    C^d_jj is at or below ``floor[d]``.
 
     Parameters
     ----------
-    entries : float64 array of shape (n_clients, n_features)
-        ``C_kj / scale`` for each client k and its representative j.
-    scale : float
-    diagonal, rows, residual : arrays of shape (n_clients, n_features)
+    entries : float64 array of shape (n_asked, n_features)
+        ``C_kj / scale`` of each pair.
+    scale, weight : float
+    diagonal, rows : arrays of shape (n_clients, n_features)
     floor : float64 array of shape (n_features,)
-    representative : int64 array of shape (n_clients,)
+    clients, others : int64 arrays of shape (n_asked,)
+        The pairs: a client and the representative of its coalition.
+    history : array of shape (n_clients, capacity, n_features)
+    slot : int
     """
-    n_clients, n_features = rows.shape
-    for k in range(n_clients):
-        j = representative[k]
-        if j < 0 or j == k:
-            for d in range(n_features):
-                residual[k, d] = 0.0
-            continue
+    n_features = rows.shape[1]
+    for asked in range(clients.shape[0]):
+        k, j = clients[asked], others[asked]
         beyond = 0
         for d in range(n_features):
             variance = np.float64(diagonal[j, d])
-            entry = scale * entries[k, d]
+            entry = scale * entries[asked, d]
             beyond += entry * entry > np.float64(diagonal[k, d]) * variance
             coefficient = entry / variance if variance > floor[d] else 0.0
-            residual[k, d] = np.float64(rows[k, d]) - coefficient * np.float64(rows[j, d])
+            delta = np.float64(rows[k, d]) - coefficient * np.float64(rows[j, d])
+            history[k, slot, d] = weight * delta
         if beyond == 0:
             continue
         for d in range(n_features):  # rounding, or rates that differ: rare, so the root is here
             variance = np.float64(diagonal[j, d])
             bound = np.sqrt(np.float64(diagonal[k, d]) * variance)
-            entry = min(max(scale * entries[k, d], -bound), bound)
+            entry = min(max(scale * entries[asked, d], -bound), bound)
             coefficient = entry / variance if variance > floor[d] else 0.0
-            residual[k, d] = np.float64(rows[k, d]) - coefficient * np.float64(rows[j, d])
+            delta = np.float64(rows[k, d]) - coefficient * np.float64(rows[j, d])
+            history[k, slot, d] = weight * delta
 
 
 @njit
-def scaled_residual(coefficients, rows, representative, residual):
-    """Write ``delta_k = theta_k - c_k theta_j`` with one scalar c_k per client.
-
-    The representative's own residual is 0, and so is that of a client whose coalition
-    has none (representative -1).
-    """
-    n_clients, n_features = rows.shape
-    for k in range(n_clients):
-        j = representative[k]
-        if j < 0 or j == k:
-            for d in range(n_features):
-                residual[k, d] = 0.0
-            continue
+def scaled_residual(coefficients, rows, clients, others, weight, history, slot):
+    """Write ``weight (theta_k - c_k theta_j)`` into ``history[k, slot]``, c_k a scalar."""
+    n_features = rows.shape[1]
+    for asked in range(clients.shape[0]):
+        k, j = clients[asked], others[asked]
         for d in range(n_features):
-            residual[k, d] = np.float64(rows[k, d]) - coefficients[k] * np.float64(rows[j, d])
+            delta = np.float64(rows[k, d]) - coefficients[asked] * np.float64(rows[j, d])
+            history[k, slot, d] = weight * delta

@@ -61,45 +61,60 @@ def variance_reduction(moment, diagonal, floor, scores):
 
 
 @njit
-def advance_scores(moment, diagonal, residual, weights, rate, relative, floor, scores):
-    """Take one covariance step on ``C alpha`` and ``diag C``, and score every client.
-
-    Both obey the recursion of C itself (Algorithm 1, line 17), with no K x K matrix:
-    ``moment <- (1 - g) moment + g delta (delta . alpha)``,
-    ``diagonal <- (1 - g) diagonal + g delta^2``. In place, O(K D), one pass.
+def residual_sums(history, slot, clients, weights, projection, squares):
+    """Add ``alpha_k r_k`` and ``r_k^2`` of some clients, in their order.
 
     Parameters
     ----------
-    moment, diagonal, residual : arrays of shape (n_clients, n_features)
-    weights : float64 array of shape (n_clients,), sums to 1
-    rate, relative : float
-        The step g, and the floor of the diagonal relative to its mean.
-    floor : float64 array of shape (n_features,)
-        ``relative * mean_k C^d_kk``, brought up to date.
-    scores : float64 array of shape (n_clients,)
+    history : array of shape (n_clients, capacity, n_features)
+        ``r_k = history[k, slot]``.
+    clients : int64 array
+    weights : float64 array of shape (n_clients,)
+    projection, squares : float64 arrays of shape (n_features,)
     """
-    n_clients, n_features = residual.shape
-    keep = 1.0 - rate
-    projection = np.zeros(n_features)
-    squares = np.zeros(n_features)
-    terms = np.empty(n_features)
-    for k in range(n_clients):
+    n_features = history.shape[2]
+    for i in range(clients.shape[0]):
+        k = clients[i]
         weight = weights[k]
         for d in range(n_features):
-            delta = np.float64(residual[k, d])
-            projection[d] += weight * delta
-            squares[d] += delta * delta
-    for d in range(n_features):
-        projection[d] = rate * projection[d]
-        floor[d] = keep * floor[d] + rate * relative * (squares[d] / n_clients)
-    for k in range(n_clients):
+            residual = np.float64(history[k, slot, d])
+            projection[d] += weight * residual
+            squares[d] += residual * residual
+
+
+@njit
+def advance_moments(
+    moment, diagonal, history, slot, projection, keep, gain, floor, start, stop, scores
+):
+    """Take one covariance step on ``C alpha`` and ``diag C``, and score clients.
+
+    Both obey the recursion of C itself (Algorithm 1, line 17), with no K x K matrix:
+    ``moment <- keep moment + gain r (r . alpha)``, ``diagonal <- keep diagonal + gain r^2``.
+    In place, clients `start` .. `stop` - 1, O(D) each.
+
+    Parameters
+    ----------
+    moment, diagonal : arrays of shape (n_clients, n_features)
+    history : array of shape (n_clients, capacity, n_features)
+        ``r_k = history[k, slot]``.
+    projection : float64 array of shape (n_features,)
+        ``gain (r . alpha)``.
+    keep, gain : float
+        ``1 - g`` and g of the step, the latter in units of the residuals stored.
+    floor : float64 array of shape (n_features,)
+        ``relative * mean_k C^d_kk`` after the step.
+    scores : float64 array of shape (n_clients,)
+    """
+    n_features = moment.shape[1]
+    terms = np.empty(n_features)
+    for k in range(start, stop):
         # Three short loops: few arrays in each, so that compilers can tell them apart.
         for d in range(n_features):
-            delta = np.float64(residual[k, d])
-            moment[k, d] = keep * np.float64(moment[k, d]) + delta * projection[d]
+            residual = np.float64(history[k, slot, d])
+            moment[k, d] = keep * np.float64(moment[k, d]) + residual * projection[d]
         for d in range(n_features):
-            delta = np.float64(residual[k, d])
-            diagonal[k, d] = keep * np.float64(diagonal[k, d]) + rate * (delta * delta)
+            residual = np.float64(history[k, slot, d])
+            diagonal[k, d] = keep * np.float64(diagonal[k, d]) + gain * (residual * residual)
         for d in range(n_features):
             u = np.float64(moment[k, d])
             q = np.float64(diagonal[k, d])

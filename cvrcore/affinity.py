@@ -52,7 +52,7 @@ class Affinity:
         self.offsets = np.empty_like(models)
         self._squares = np.empty(n_clients)
         self._nonzero = np.empty(n_clients)
-        self._proximity = np.empty((n_clients, n_clients))
+        self._proximity = np.empty((n_clients, n_clients), dtype=models.dtype)
         _backend.unit_offsets(models, self.reference, self.offsets, self._squares, self._nonzero)
         self.reference = self.offsets.mean(axis=0)
         self.update(np.arange(n_clients), models)
@@ -65,7 +65,7 @@ class Affinity:
         self.offsets[ids] = offsets
         self._squares[ids] = squares
         self._nonzero[ids] = nonzero
-        fresh = np.empty((ids.size, self.offsets.shape[0]))
+        fresh = np.empty((ids.size, self.offsets.shape[0]), dtype=self._proximity.dtype)
 
         def fill(start: int, stop: int) -> None:
             self._kernel_rows(ids[start:stop], offsets[start:stop], fresh[start:stop])
@@ -114,7 +114,7 @@ class Affinity:
         found._squares = check_vector(state["squares"], "squares", n_clients).copy()
         found._nonzero = check_vector(state["nonzero"], "nonzero", n_clients).copy()
         proximity = check_matrix(state["proximity"], "proximity", (n_clients, n_clients))
-        found._proximity = proximity.copy()
+        found._proximity = proximity.astype(found.offsets.dtype)
         return found
 
     def _kernel_rows(self, ids: Ids, offsets: Float, rows: Float) -> None:
@@ -125,15 +125,27 @@ class Affinity:
             _backend.squared_distances(offsets @ self.offsets.T, self._squares, ids, rows)
         if isinstance(self.gamma, str):  # "median": scaled as a whole, in `matrix`
             return
-        if self.kernel in ("rbf", "laplacian"):
-            rows *= -self.gamma
-            np.exp(rows, out=rows)
-            return
-        # For unit rows x.y = 1 - |x - y|^2 / 2; a zero row has norm 0 and x.y = 0.
-        cosines = 0.5 * (self._nonzero[ids, None] + self._nonzero - rows)
-        if self.kernel == "sigmoid":
-            cosines = np.tanh(self.gamma * cosines)
-        np.clip(0.5 * (1.0 + cosines), 0.0, 1.0, out=rows)
+        apply_kernel(self.kernel, self.gamma, rows, self._nonzero[ids], self._nonzero)
+
+
+def apply_kernel(kernel: str, gamma: float, distances: Float, left: Float, right: Float) -> None:
+    """Turn distances between two sets of unit rows into affinities, in place.
+
+    `left` and `right` hold 1, or 0 for a row without direction.
+    """
+    if kernel in ("rbf", "laplacian"):
+        distances *= -gamma
+        np.exp(distances, out=distances)
+        return
+    # For unit rows x.y = 1 - |x - y|^2 / 2; a zero row has norm 0 and x.y = 0.
+    np.subtract(left[:, None] + right, distances, out=distances)
+    distances *= 0.5
+    if kernel == "sigmoid":
+        distances *= gamma
+        np.tanh(distances, out=distances)
+    distances += 1.0
+    distances *= 0.5
+    np.clip(distances, 0.0, 1.0, out=distances)
 
 
 def influence(models: ArrayLike, kernel: str = "rbf", gamma: float | str = 1.0) -> Float:
@@ -160,7 +172,7 @@ def influence(models: ArrayLike, kernel: str = "rbf", gamma: float | str = 1.0) 
     array([[0.881, 0.119],
            [0.119, 0.881]])
     """
-    rows = check_matrix(models, "models")
+    rows = check_matrix(models, "models", dtype=np.float64)
     kernel = check_choice(kernel, "kernel", KERNELS)
     weights = Affinity(rows, kernel, check_gamma(gamma, kernel)).matrix()
     return weights / weights.sum(axis=1, keepdims=True)

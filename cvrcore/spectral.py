@@ -45,7 +45,7 @@ class NormalisedAffinity:
     """
 
     def __init__(self, affinity: Float, dtype: Any = np.float64, positive: bool = True) -> None:
-        degrees = affinity.sum(axis=1)
+        degrees = affinity.sum(axis=1, dtype=np.float64)
         self.inverse_root = 1.0 / np.sqrt(degrees)
         self.lead = np.sqrt(degrees / degrees.sum())
         self.products = 0
@@ -84,7 +84,7 @@ def spectral_points(
 
     Parameters
     ----------
-    affinity : float64 array of shape (n_clients, n_clients), symmetric, positive degrees
+    affinity : array of shape (n_clients, n_clients), symmetric, positive degrees
     n_coalitions : int
     start : Basis, optional
         Eigenvectors of a similar problem. The solver iterates from them, and falls back

@@ -5,6 +5,10 @@ import numpy as np
 from cython cimport floating
 from libc.math cimport fabs, sqrt
 
+ctypedef fused stored:  # what an affinity is kept in, apart from what it is made of
+    float
+    double
+
 
 cdef double _sum_in_lanes(const double[::1] terms) noexcept nogil:
     cdef Py_ssize_t blocks = terms.shape[0] // 8 * 8, d, lane
@@ -59,7 +63,7 @@ def squared_distances(
     const floating[:, ::1] products,
     const double[::1] squares,
     const long long[::1] ids,
-    double[:, ::1] distances,
+    stored[:, ::1] distances,
 ):
     """Write |x_i|^2 + |x_k|^2 - 2 x_i . x_k into distances[i, k], never below 0."""
     cdef Py_ssize_t n_rows = products.shape[0], n_clients = products.shape[1], i, k
@@ -69,12 +73,12 @@ def squared_distances(
             own = squares[ids[i]]
             for k in range(n_clients):
                 distance = (own + squares[k]) - 2.0 * <double>products[i, k]
-                distances[i, k] = distance if distance > 0.0 else 0.0
+                distances[i, k] = <stored>(distance if distance > 0.0 else 0.0)
             distances[i, ids[i]] = 0.0
 
 
 def manhattan_rows(
-    const floating[:, ::1] rows, const floating[:, ::1] models, double[:, ::1] distances
+    const floating[:, ::1] rows, const floating[:, ::1] models, stored[:, ::1] distances
 ):
     """Write ||rows_i - models_k||_1 into distances[i, k]."""
     cdef Py_ssize_t n_rows = rows.shape[0], n_features = rows.shape[1], i, k, d
@@ -84,11 +88,11 @@ def manhattan_rows(
             for k in range(models.shape[0]):
                 for d in range(n_features):
                     terms[d] = fabs(<double>rows[i, d] - <double>models[k, d])
-                distances[i, k] = _sum_in_lanes(terms)
+                distances[i, k] = <stored>_sum_in_lanes(terms)
 
 
 def normalise_rows(
-    const double[:, ::1] affinity,
+    const stored[:, ::1] affinity,
     const double[::1] inverse_root,
     const double[::1] lead,
     Py_ssize_t start,
@@ -104,5 +108,5 @@ def normalise_rows(
             weight = lead[i]
             for j in range(affinity.shape[1]):
                 out[i, j] = <floating>(
-                    affinity[i, j] * (scale * inverse_root[j]) - weight * lead[j]
+                    <double>affinity[i, j] * (scale * inverse_root[j]) - weight * lead[j]
                 )

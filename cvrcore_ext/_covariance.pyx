@@ -14,11 +14,11 @@ def add_history(
     const floating[:, :, ::1] history,
     Py_ssize_t n_stored,
     const long long[::1] clients,
-    const long long[::1] representative,
+    const long long[::1] others,
     const long long[::1] begin,
     double[:, ::1] entries,
 ):
-    """Add sum_s r_s[k] r_s[j] to entries[k], j the representative of k, s in order."""
+    """Add sum_s r_s[k] r_s[j] to entries[i], k and j the i-th pair, s in order."""
     cdef Py_ssize_t n_features = entries.shape[1], asked, k, j, step, d
     cdef double total
     cdef const floating* a
@@ -26,9 +26,8 @@ def add_history(
     cdef double* out
     with nogil:
         for asked in range(clients.shape[0]):
-            k = clients[asked]
-            j = representative[k]
-            out = &entries[k, 0]
+            k, j = clients[asked], others[asked]
+            out = &entries[asked, 0]
             step = max(begin[asked], 0)
             while step + 4 <= n_stored:
                 a = &history[k, step, 0]
@@ -52,19 +51,18 @@ def add_history(
 def read_base(
     const floating[:, :, ::1] base,
     const long long[::1] clients,
-    const long long[::1] representative,
+    const long long[::1] others,
     double[:, ::1] entries,
 ):
-    """Copy the dense part of C_kj into entries[k], j the representative of k."""
+    """Copy the dense part of C_kj into entries[i], k and j the i-th pair."""
     cdef Py_ssize_t n_features = entries.shape[1], asked, k, j, row, block, d
     with nogil:
         for asked in range(clients.shape[0]):
-            k = clients[asked]
-            j = representative[k]
+            k, j = clients[asked], others[asked]
             row = k * (k + 1) // 2 + j if k >= j else j * (j + 1) // 2 + k
             for block in range(base.shape[0]):
                 for d in range(block * LANES, min(block * LANES + LANES, n_features)):
-                    entries[k, d] = base[block, row, d - block * LANES]
+                    entries[asked, d] = base[block, row, d - block * LANES]
 
 
 def fold_history(
@@ -104,58 +102,56 @@ def regression_residual(
     const floating[:, ::1] diagonal,
     const double[::1] floor,
     const floating[:, ::1] rows,
-    const long long[::1] representative,
-    floating[:, ::1] residual,
+    const long long[::1] clients,
+    const long long[::1] others,
+    double weight,
+    floating[:, :, ::1] history,
+    Py_ssize_t slot,
 ):
-    """Write delta_k = theta_k - c_k theta_j, c_k = C_kj / C_jj clipped, Eq. (13)."""
-    cdef Py_ssize_t n_clients = rows.shape[0], n_features = rows.shape[1], k, j, d, beyond
-    cdef double variance, bound, entry, coefficient
+    """Write weight (theta_k - c_k theta_j) into history[k, slot], Eq. (13)."""
+    cdef Py_ssize_t n_features = rows.shape[1], asked, k, j, d, beyond
+    cdef double variance, bound, entry, coefficient, delta
+    cdef floating* out
     with nogil:
-        for k in range(n_clients):
-            j = representative[k]
-            if j < 0 or j == k:
-                for d in range(n_features):
-                    residual[k, d] = 0.0
-                continue
+        for asked in range(clients.shape[0]):
+            k, j = clients[asked], others[asked]
+            out = &history[k, slot, 0]
             beyond = 0
             for d in range(n_features):
                 variance = diagonal[j, d]
-                entry = scale * entries[k, d]
+                entry = scale * entries[asked, d]
                 beyond += entry * entry > <double>diagonal[k, d] * variance
                 coefficient = entry / variance if variance > floor[d] else 0.0
-                residual[k, d] = <floating>(
-                    <double>rows[k, d] - coefficient * <double>rows[j, d]
-                )
+                delta = <double>rows[k, d] - coefficient * <double>rows[j, d]
+                out[d] = <floating>(weight * delta)
             if beyond == 0:
                 continue
             for d in range(n_features):
                 variance = diagonal[j, d]
                 bound = sqrt(<double>diagonal[k, d] * variance)
-                entry = scale * entries[k, d]
+                entry = scale * entries[asked, d]
                 entry = -bound if entry < -bound else entry
                 entry = bound if entry > bound else entry
                 coefficient = entry / variance if variance > floor[d] else 0.0
-                residual[k, d] = <floating>(
-                    <double>rows[k, d] - coefficient * <double>rows[j, d]
-                )
+                delta = <double>rows[k, d] - coefficient * <double>rows[j, d]
+                out[d] = <floating>(weight * delta)
 
 
 def scaled_residual(
     const double[::1] coefficients,
     const floating[:, ::1] rows,
-    const long long[::1] representative,
-    floating[:, ::1] residual,
+    const long long[::1] clients,
+    const long long[::1] others,
+    double weight,
+    floating[:, :, ::1] history,
+    Py_ssize_t slot,
 ):
-    """Write delta_k = theta_k - c_k theta_j with one scalar c_k per client."""
-    cdef Py_ssize_t n_clients = rows.shape[0], n_features = rows.shape[1], k, j, d
+    """Write weight (theta_k - c_k theta_j) into history[k, slot], c_k a scalar."""
+    cdef Py_ssize_t n_features = rows.shape[1], asked, k, j, d
+    cdef double delta
     with nogil:
-        for k in range(n_clients):
-            j = representative[k]
-            if j < 0 or j == k:
-                for d in range(n_features):
-                    residual[k, d] = 0.0
-                continue
+        for asked in range(clients.shape[0]):
+            k, j = clients[asked], others[asked]
             for d in range(n_features):
-                residual[k, d] = <floating>(
-                    <double>rows[k, d] - coefficients[k] * <double>rows[j, d]
-                )
+                delta = <double>rows[k, d] - coefficients[asked] * <double>rows[j, d]
+                history[k, slot, d] = <floating>(weight * delta)

@@ -52,40 +52,57 @@ def variance_reduction(
             scores[k] = _sum_in_lanes(terms)
 
 
-def advance_scores(
+def residual_sums(
+    const floating[:, :, ::1] history,
+    Py_ssize_t slot,
+    const long long[::1] clients,
+    const double[::1] weights,
+    double[::1] projection,
+    double[::1] squares,
+):
+    """Add alpha_k r_k and r_k^2 of some clients, in their order."""
+    cdef Py_ssize_t n_features = history.shape[2], i, k, d
+    cdef double weight, residual
+    cdef const floating* row
+    with nogil:
+        for i in range(clients.shape[0]):
+            k = clients[i]
+            weight = weights[k]
+            row = &history[k, slot, 0]
+            for d in range(n_features):
+                residual = row[d]
+                projection[d] += weight * residual
+                squares[d] += residual * residual
+
+
+def advance_moments(
     floating[:, ::1] moment,
     floating[:, ::1] diagonal,
-    const floating[:, ::1] residual,
-    const double[::1] weights,
-    double rate,
-    double relative,
-    double[::1] floor,
+    const floating[:, :, ::1] history,
+    Py_ssize_t slot,
+    const double[::1] projection,
+    double keep,
+    double gain,
+    const double[::1] floor,
+    Py_ssize_t start,
+    Py_ssize_t stop,
     double[::1] scores,
 ):
-    """Take one covariance step on C alpha and diag C, and score every client."""
-    cdef Py_ssize_t n_clients = residual.shape[0], n_features = residual.shape[1], k, d
-    cdef double keep = 1.0 - rate, weight, delta, u, q
-    cdef double[::1] projection = np.zeros(n_features)
-    cdef double[::1] squares = np.zeros(n_features)
+    """Take one covariance step on C alpha and diag C, and score clients."""
+    cdef Py_ssize_t n_features = moment.shape[1], k, d
+    cdef double residual, u, q
+    cdef const floating* row
     cdef double[::1] terms = np.empty(n_features)
     with nogil:
-        for k in range(n_clients):
-            weight = weights[k]
+        for k in range(start, stop):
+            row = &history[k, slot, 0]
             for d in range(n_features):
-                delta = residual[k, d]
-                projection[d] += weight * delta
-                squares[d] += delta * delta
-        for d in range(n_features):
-            projection[d] = rate * projection[d]
-            floor[d] = keep * floor[d] + rate * relative * (squares[d] / n_clients)
-        for k in range(n_clients):
+                residual = row[d]
+                moment[k, d] = <floating>(keep * <double>moment[k, d] + residual * projection[d])
             for d in range(n_features):
-                delta = residual[k, d]
-                moment[k, d] = <floating>(keep * <double>moment[k, d] + delta * projection[d])
-            for d in range(n_features):
-                delta = residual[k, d]
+                residual = row[d]
                 diagonal[k, d] = <floating>(
-                    keep * <double>diagonal[k, d] + rate * (delta * delta)
+                    keep * <double>diagonal[k, d] + gain * (residual * residual)
                 )
             for d in range(n_features):
                 u = moment[k, d]

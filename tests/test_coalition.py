@@ -81,7 +81,7 @@ def test_a_hundred_rounds_equal_the_stateless_functions(backend, preset, store, 
         if t % 10 == 0:
             assert_allclose(selector.covariance(), cov, rtol=1e-9, atol=1e-12)
     assert selector.updates == n_updates > 60
-    assert selector._covariance.form == ("factored" if store == "factored" else "dense")
+    assert selector._estimator.store.form == ("factored" if store == "factored" else "dense")
     assert_allclose(selector.covariance(), cov, rtol=1e-9, atol=1e-12)
 
 

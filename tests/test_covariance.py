@@ -5,7 +5,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import cvrcore
 from cvrcore.covariance import cosine_coefficients, representatives
-from cvrcore.store import CovarianceStore
+from cvrcore.store import CovarianceStore, Pairs
 
 SIZES = [(1, 1, 1), (2, 3, 1), (9, 5, 6), (33, 17, 13)]
 
@@ -32,9 +32,11 @@ def test_history_entries_match_naive(kernels, n_clients, n_features, n_steps, dt
     entries = rng.normal(size=(n_clients, n_features))
     begin = rng.integers(-1, n_steps + 1, size=n_clients)
     used = history[:, :n_steps].astype(np.float64)
-    expected = naive.history_entries(used, pairs, begin, entries)
+    expected = entries.copy()
+    expected[clients] = entries
+    expected = naive.history_entries(used, pairs, begin, expected)[clients]
 
-    kernels["add_history"](history, n_steps, clients, others, begin, entries)
+    kernels["add_history"](history, n_steps, clients, others[clients], begin, entries)
 
     assert_allclose(entries, expected, rtol=1e-12, atol=1e-14)
 
@@ -72,7 +74,7 @@ def test_base_is_read_where_the_fold_wrote_it(kernels, n_clients, n_features, n_
     clients, others = rng.permutation(n_clients), rng.integers(n_clients, size=n_clients)
     entries = np.empty((n_clients, n_features))
     kernels["read_base"](in_blocks(packed), clients, others, entries)
-    low, high = np.minimum(np.arange(n_clients), others), np.maximum(np.arange(n_clients), others)
+    low, high = np.minimum(clients, others), np.maximum(clients, others)
     assert_array_equal(entries, packed[high * (high + 1) // 2 + low])
 
 
@@ -88,19 +90,31 @@ def test_residual_kernels_match_naive(kernels, rtol, n_clients, n_features):
     entries = np.zeros((n_clients, n_features))
     for k in range(n_clients):
         entries[k] = cov[:, k, representative[k]]
-    residual = np.full((n_clients, n_features), np.nan)
+    history = np.zeros((n_clients, 3, n_features))
+    pairs = Pairs.of(representative)
 
     kernels["regression_residual"](
-        entries / 0.5, 0.5, diagonal, floor, rows, representative, residual
+        entries[pairs.clients] / 0.5,
+        0.5,
+        diagonal,
+        floor,
+        rows,
+        pairs.clients,
+        pairs.others,
+        1.0,
+        history,
+        1,
     )
-    assert_allclose(residual, naive.residual(cov, rows, reporting, labels), rtol=rtol, atol=1e-14)
+    expected = naive.residual(cov, rows, reporting, labels)
+    assert_allclose(history[:, 1], expected, rtol=rtol, atol=1e-14)
+    assert not history[:, [0, 2]].any()  # nothing beside its own place
 
     previous = rng.normal(size=rows.shape)
     previous[0] = 0.0
-    coefficients = cosine_coefficients(previous, representative)
-    kernels["scaled_residual"](coefficients, rows, representative, residual)
+    coefficients = cosine_coefficients(previous, representative)[pairs.clients]
+    kernels["scaled_residual"](coefficients, rows, pairs.clients, pairs.others, 2.0, history, 0)
     expected = naive.residual(cov, rows, reporting, labels, "cosine", previous)
-    assert_allclose(residual, expected, rtol=rtol, atol=1e-14)
+    assert_allclose(history[:, 0], 2 * expected, rtol=rtol, atol=1e-14)
 
 
 @pytest.mark.parametrize("predictor", ["regression", "cosine"])

@@ -57,10 +57,20 @@ def test_recursion_equals_the_full_matrices(kernels, n_clients, n_features, dtyp
     floor, scores = np.full(n_features, 1e-12), np.empty(n_clients)
     tolerance = 1e-11 if dtype == np.float64 else 1e-4
     for s in range(30):
-        residual = rng.normal(size=(n_clients, n_features)).astype(dtype)
-        kernels["advance_scores"](
-            moment, diagonal, residual, alpha, 1 / (s + 2), 1e-12, floor, scores
-        )
+        rate = 1 / (s + 2)
+        history = rng.normal(size=(n_clients, 2, n_features)).astype(dtype)
+        residual = history[:, 1]
+        projection, squares = np.zeros(n_features), np.zeros(n_features)
+        order = rng.permutation(n_clients)
+        kernels["residual_sums"](history, 1, order, alpha, projection, squares)
+        assert_allclose(projection, alpha @ residual, rtol=tolerance, atol=tolerance)
+        floor = (1 - rate) * floor + rate * 1e-12 * squares / n_clients
+        projection *= rate
+        half = n_clients // 2
+        for part in ((0, half), (half, n_clients)):
+            kernels["advance_moments"](
+                moment, diagonal, history, 1, projection, 1 - rate, rate, floor, *part, scores
+            )
         outer = np.einsum("kd,jd->dkj", residual, residual, dtype=float)
         cov = cov + (outer - cov) / (s + 2)
         assert_allclose(scores, naive.variance_reduction(cov, weights), rtol=tolerance)

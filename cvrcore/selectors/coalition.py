@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .. import _backend
 from .._validation import (
     Float,
     Ids,
@@ -20,36 +17,23 @@ from .._validation import (
     check_labels,
     check_matrix,
     check_number,
-    check_stored,
     check_vector,
 )
-from ..affinity import KERNELS, Affinity, check_gamma
-from ..clustering import Effort, plane_coalitions, spectral_coalitions, trivial_partition
+from ..affinity import KERNELS, check_gamma
+from ..clustering import trivial_partition
 from ..covariance import PREDICTORS, cosine_coefficients, representatives
+from ..estimator import Estimator
+from ..partition import ExactPartition, NystromPartition, Partition, PlanePartition
+from ..plan import Plan, make_plan
 from ..sampling import LAWS, SCORES
-from ..scores import DIAGONAL_FLOOR, score_moments
 from ..selection import Selection, draw_selection
-from ..spectral import Basis
 from ..store import STORES, CovarianceStore
-from ..threads import single_blas_thread
 from .base import Probe, Report, Selector
 from .locking import serialised
 from .uniform import uniform_selection
 
 #: The paper's text made finite, and what the authors' published scripts compute.
 PRESETS: Final = {"paper": "regression", "scripts": "cosine"}
-_COLD: Final = Effort(restarts=10)  # k-means when no earlier partition is known
-
-
-def warm_effort(n_clients: int, updates: int) -> Effort:
-    """Return how hard k-means tries besides starting from the last round's partition.
-
-    A swap now and then leaves a poor optimum. Fewer where there are many clients: one
-    round's partition is the next one's start, and without any swap the mean inertia is
-    already below that of ten restarts.
-    """
-    often = min(400 // n_clients, 6)
-    return Effort(restarts=0, swaps=often if often else int(updates % 4 == 0))
 
 
 class CoalitionSelector(Selector):
@@ -87,9 +71,21 @@ class CoalitionSelector(Selector):
         Step of the covariance: 1 / (s + 2) in main round s, or a constant in (0, 1).
     recluster_every : int, default=1
         Main rounds that coalitions are kept.
-    store : {"auto", "dense", "factored", "none"}
+    store : {"auto", "dense", "factored", "window", "none"}
         Form of the covariance, see `cvrcore.store.CovarianceStore`. "none" keeps what
         scores need and no more, for the cosine predictor; "auto" chooses it there.
+    window : int, optional
+        Rounds that the covariance's predictor remembers; scores remember all. Default: all
+        where memory allows.
+    clustering : {"auto", "exact", "nystrom"}
+        Spectral clustering of the whole affinity, or through `n_landmarks` landmarks;
+        "auto" takes the first up to 12,000 clients, where memory allows.
+    n_landmarks : int, optional
+        Default: 500, or twice n_select if that is more.
+    landmarks : {"uniform", "kmeans++"}
+        How landmarks are drawn among the clients.
+    memory_limit : float, optional
+        Bytes that the selector may take; see `plan`. Default: half of what is free.
 
     Examples
     --------
@@ -128,6 +124,11 @@ class CoalitionSelector(Selector):
         rate: str | float = "decay",
         recluster_every: int = 1,
         store: str = "auto",
+        window: int | None = None,
+        clustering: str = "auto",
+        n_landmarks: int | None = None,
+        landmarks: str = "uniform",
+        memory_limit: float | None = None,
     ) -> None:
         super().__init__(n_clients, n_select, weights, seed)
         self.n_features = check_count(n_features, "n_features")
@@ -152,24 +153,42 @@ class CoalitionSelector(Selector):
         if self.store == "none" and self.predictor == "regression":
             raise ValueError("store must not be 'none' with predictor 'regression': it reads C")
 
-        self._initial, self._rows = self._initial_rows(initial)
-        self.updates = 0  # main rounds that reached the covariance, s
-        self._ones = 1.0  # weight of C(1) in C; kept here too for store="none"
-        self._moment = np.ones((self.n_clients, self.n_features), dtype=self.dtype)
-        self._diagonal = np.ones((self.n_clients, self.n_features), dtype=self.dtype)
-        self._floor = np.full(self.n_features, DIAGONAL_FLOOR)
-        self._scores = np.full(self.n_clients, float(self.n_features))
-        keep = "none" if self.store == "auto" and self.predictor == "cosine" else self.store
-        self._covariance = (
-            None
-            if keep == "none"
-            else CovarianceStore(self.n_clients, self.n_features, keep, self.dtype)
+        self.window, self.clustering, self.memory_limit = window, clustering, memory_limit
+        self._plan = make_plan(
+            self.n_clients,
+            self.n_features,
+            self.n_select,
+            dtype=self.dtype.name,
+            predictor=self.predictor,
+            store=self.store,
+            window=window,
+            clustering=clustering,
+            n_landmarks=n_landmarks,
+            landmarks=landmarks,
+            recluster_every=self.recluster_every,
+            memory_limit=memory_limit,
         )
-        self._affinity: Affinity | None = None
-        self._stale = np.zeros(self.n_clients, dtype=bool)  # rows newer than the affinity's
+        self.n_landmarks, self.landmarks = n_landmarks, landmarks
+        self._initial, self._rows = self._initial_rows(initial)
+        self._estimator = Estimator(
+            self.n_clients, self.n_features, self.dtype, self._make_store(self._plan)
+        )
+        self._partition = self._make_partition(self._plan)
         self._labels: Ids | None = None
         self._age = 0  # main rounds since the coalitions were made
-        self._basis: Basis | None = None
+
+    def _make_store(self, plan: Plan) -> CovarianceStore | None:
+        if plan.store == "none":
+            return None
+        shape = (self.n_clients, self.n_features)
+        return CovarianceStore(*shape, plan.store, self.dtype, plan.window, plan.may_be_dense)
+
+    def _make_partition(self, plan: Plan) -> Partition:
+        if plan.clustering == "plane":
+            return PlanePartition()
+        if plan.clustering == "exact":
+            return ExactPartition(self.n_clients, self.kernel, self.gamma)
+        return NystromPartition(self.kernel, self.gamma, plan.n_landmarks, plan.landmarks)
 
     # -- reading ----------------------------------------------------------------
 
@@ -183,14 +202,31 @@ class CoalitionSelector(Selector):
     @serialised
     def scores(self) -> Float:
         """Return a copy of the variance reduction v of each client, Eq. (9)."""
-        return self._scores.copy()
+        return self._estimator.scores.copy()
+
+    @property
+    @serialised
+    def updates(self) -> int:
+        """Return how many main rounds have reached the covariance."""
+        return self._estimator.updates
+
+    @property
+    @serialised
+    def dropped(self) -> float:
+        """Return the share of the covariance's weight that its window has let go of."""
+        store = self._estimator.store
+        return 0.0 if store is None else store.history.dropped
+
+    def plan(self) -> Plan:
+        """Return the means this selector takes, what they need and what they cost."""
+        return self._plan
 
     @serialised
     def covariance(self) -> Float:
         """Return C as a dense array (D, K, K): large; for inspection and tests."""
-        if self._covariance is None:
+        if self._estimator.store is None:
             raise ValueError("covariance is not stored: pass store='dense' or 'factored'")
-        return self._covariance.dense()
+        return self._estimator.store.dense()
 
     # -- one round --------------------------------------------------------------
 
@@ -199,7 +235,7 @@ class CoalitionSelector(Selector):
             return uniform_selection(eligible, self.n_select, self._rng, self.round, warmup=True)
         return draw_selection(
             self._coalitions(),
-            self._scores,
+            self._estimator.scores,
             eligible,
             self.n_select,
             self._rng,
@@ -216,30 +252,13 @@ class CoalitionSelector(Selector):
             last = None  # somebody changed n_select
         if last is not None and self._age < self.recluster_every:
             return last
-        start, effort = np.empty(0, dtype=np.int64), _COLD
-        if last is not None and self._basis is not None:  # without one they were dealt at random
-            start = last
-            if 4 * int(self._stale.sum()) <= self.n_clients:
-                effort = warm_effort(self.n_clients, self.updates)
         labels = trivial_partition(self.n_clients, self.n_select)
-        if labels is None and self.n_features <= 2:
-            labels = plane_coalitions(self._rows, self.n_select, self._rng, _COLD)
         if labels is None:
-            with single_blas_thread():  # once for all the small products inside
-                labels, self._basis = spectral_coalitions(
-                    self._fresh_affinity(), self.n_select, self._rng, effort, start, self._basis
-                )
+            labels = self._partition.make(
+                self._rows, self.n_select, self._rng, last, self._estimator.updates
+            )
         self._labels, self._age = labels, 0
         return labels
-
-    def _fresh_affinity(self) -> Affinity:
-        if self._affinity is None:
-            self._affinity = Affinity(self._rows, self.kernel, self.gamma)
-        elif self._stale.any():
-            ids = np.flatnonzero(self._stale)
-            self._affinity.update(ids, self._rows[ids])
-        self._stale[:] = False
-        return self._affinity
 
     def _learn(self, report: Report) -> None:
         if report.clients.size == 0:
@@ -254,53 +273,18 @@ class CoalitionSelector(Selector):
         reported[report.clients] = True
         drawn = report.selection.clients
         representative = representatives(drawn[reported[drawn]], coalitions)
-        coefficients = (
+        cosines = (
             cosine_coefficients(self._rows, representative) if self.predictor == "cosine" else None
         )
         self._replace_rows(report.clients, report.models)
-        self._step(self._residual(representative, coefficients))
+        rate = 1.0 / (self._estimator.updates + 2) if self.rate == "decay" else float(self.rate)
+        alpha = self.weights / self.weights.sum()
+        self._estimator.learn(self._rows, representative, alpha, rate, cosines)
         self._age += 1
 
     def _replace_rows(self, clients: Ids, models: Float) -> None:
         self._rows[clients] = models
-        self._stale[clients] = True
-
-    def _residual(self, representative: Ids, coefficients: Float | None) -> Float:
-        """Return ``delta = theta - theta_bar``, Algorithm 1, line 14."""
-        residual = np.empty_like(self._rows)
-        if coefficients is not None:
-            _backend.scaled_residual(coefficients, self._rows, representative, residual)
-            return residual
-        assert self._covariance is not None
-        _backend.regression_residual(
-            self._covariance.entries(representative),
-            self._covariance.scale,
-            self._diagonal,
-            self._floor,
-            self._rows,
-            representative,
-            residual,
-        )
-        return residual
-
-    def _step(self, residual: Float) -> None:
-        """Take one step of the covariance and of the scores, Algorithm 1, lines 6 and 17."""
-        rate = 1.0 / (self.updates + 2) if self.rate == "decay" else float(self.rate)
-        if self._covariance is not None:
-            self._covariance.append(residual, rate)
-        alpha = self.weights / self.weights.sum()
-        _backend.advance_scores(
-            self._moment,
-            self._diagonal,
-            residual,
-            alpha,
-            rate,
-            DIAGONAL_FLOOR,
-            self._floor,
-            self._scores,
-        )
-        self._ones *= 1.0 - rate
-        self.updates += 1
+        self._partition.touch(clients)
 
     # -- checks, growth and state -----------------------------------------------
 
@@ -335,73 +319,46 @@ class CoalitionSelector(Selector):
         return row, np.tile(row, (self.n_clients, 1))
 
     def _grow(self, n_clients: int, added: Float) -> None:
-        n_new, total = added.size, self.weights.sum()
-        grown = total + added.sum()
-        rows = np.tile(self._initial, (n_new, 1))
-        # A joiner's residual has been 0 so far: its row of C is that of the fading ones.
-        self._moment = np.concatenate(
-            [
-                self._moment * (total / grown) + self._ones * added.sum() / grown,
-                np.full((n_new, self.n_features), self._ones),
-            ]
-        ).astype(self.dtype)
-        self._diagonal = np.concatenate(
-            [self._diagonal, np.full((n_new, self.n_features), self._ones)]
-        ).astype(self.dtype)
+        rows = np.tile(self._initial, (added.size, 1))
         self._rows = np.concatenate([self._rows, rows])
-        _backend.diagonal_floor(self._diagonal, DIAGONAL_FLOOR, self._floor)
-        self._scores = score_moments(self._moment, self._diagonal)
-        if self._covariance is not None:
-            self._covariance.grow(n_clients)
-        self._stale = np.zeros(n_clients, dtype=bool)
-        self._affinity = self._labels = self._basis = None
+        self._estimator.grow(n_clients, float(self.weights.sum()), float(added.sum()))
+        self._partition.reset(n_clients)
+        self._labels = None
 
     def _config(self) -> dict[str, Any]:
         names = "n_features warmup preset predictor kernel gamma temperature score within rate"
         config = {name: getattr(self, name) for name in names.split()}
+        plan = self._plan  # its choices, not the questions: memory may differ where this is loaded
+        kind = self.clustering if plan.clustering == "plane" else plan.clustering
         return {
             **config,
             "dtype": self.dtype.name,
             "initial": self._initial.copy(),
             "recluster_every": self.recluster_every,
-            "store": self.store,
+            "store": plan.store,
+            "window": plan.window,
+            "clustering": kind,
+            "n_landmarks": self.n_landmarks,
+            "landmarks": self.landmarks,
+            "memory_limit": self.memory_limit,
         }
 
     def _learned(self) -> dict[str, Any]:
-        basis = None if self._basis is None else dataclasses.asdict(self._basis)
         return {
             "rows": self._rows.copy(),
-            "updates": self.updates,
-            "ones": self._ones,
-            "moment": self._moment.copy(),
-            "diagonal": self._diagonal.copy(),
-            "floor": self._floor.copy(),
-            "scores": self._scores.copy(),
-            "covariance": None if self._covariance is None else self._covariance.state(),
-            "affinity": None if self._affinity is None else self._affinity.state(),
-            "stale": self._stale.copy(),
             "labels": None if self._labels is None else self._labels.copy(),
             "age": self._age,
-            "basis": basis,
+            **self._estimator.state(),
+            **self._partition.state(),
         }
 
     def _restore(self, learned: dict[str, Any]) -> None:
-        shape = self._rows.shape
-        for name in ("rows", "moment", "diagonal"):
-            array = check_matrix(learned[name], name, shape, self.dtype)
-            setattr(self, f"_{name}", array.copy())
-        self._floor = check_vector(learned["floor"], "floor", self.n_features).copy()
-        self._scores = check_vector(learned["scores"], "scores", self.n_clients).copy()
-        self.updates = check_count(learned["updates"], "updates", minimum=0)
-        self._ones, self._age = float(learned["ones"]), int(learned["age"])
-        if self._covariance is not None:
-            self._covariance.restore(learned["covariance"])
-        self._stale = check_stored(learned["stale"], "stale", self.n_clients, bool)
+        rows = check_matrix(learned["rows"], "rows", self._rows.shape, self.dtype)
+        self._rows = rows.copy()
+        self._estimator.restore(learned)
+        self._partition.restore(learned)
+        self._age = int(learned["age"])
         if learned["labels"] is not None:
             self._labels = check_labels(learned["labels"], self.n_clients, "labels").copy()
             if int(self._labels.max()) + 1 != self.n_select:
                 raise ValueError(f"labels must name {self.n_select} coalitions")
-        if learned["basis"] is not None:
-            self._basis = Basis(**copy.deepcopy(learned["basis"]))
-        if learned["affinity"] is not None:
-            self._affinity = Affinity.restored(learned["affinity"], self.kernel, self.gamma)

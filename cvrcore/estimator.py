@@ -1,0 +1,185 @@
+"""What the server learns of the residuals' covariance: scores, and predictions.
+
+Algorithm 1, lines 6 and 13 to 18, kept up to date in O(K D) a round besides the entries of C
+that the predictor asks for. Clients are worked on in chunks that stay in cache; chunks
+depend on the size of the problem alone, so the number of threads changes no bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _backend
+from ._validation import Float, Ids, check_count, check_matrix, check_vector
+from .scores import DIAGONAL_FLOOR, score_moments
+from .store import CovarianceStore, Pairs, Slot
+from .threads import run_chunks
+
+
+class Estimator:
+    """``C alpha``, ``diag C`` and the scores v they give; C itself in a store, if at all.
+
+    Parameters
+    ----------
+    n_clients, n_features : int
+    dtype : float32 or float64
+    store : CovarianceStore or None
+        None, where no entry of C is ever asked for: the cosine predictor.
+    """
+
+    def __init__(
+        self, n_clients: int, n_features: int, dtype: Any, store: CovarianceStore | None
+    ) -> None:
+        self.n_clients, self.n_features, self.dtype = n_clients, n_features, np.dtype(dtype)
+        self.store = store
+        self.updates = 0  # steps taken, s
+        self.ones = 1.0  # weight of C(1) in C
+        self.moment = np.ones((n_clients, n_features), dtype=dtype)
+        self.diagonal = np.ones((n_clients, n_features), dtype=dtype)
+        self.floor = np.full(n_features, DIAGONAL_FLOOR)
+        self.scores = np.full(n_clients, float(n_features))
+        self._spare: Float | None = None  # the residual, where no store keeps it
+
+    def learn(
+        self,
+        rows: Float,
+        representative: Ids,
+        alpha: Float,
+        rate: float,
+        previous: Float | None = None,
+    ) -> None:
+        """Take one step with this round's residuals, Algorithm 1, lines 14 and 17.
+
+        Parameters
+        ----------
+        rows : array of shape (n_clients, n_features)
+            After the round.
+        representative : int64 array of shape (n_clients,)
+            Of each client's coalition, or -1.
+        alpha : float64 array of shape (n_clients,)
+        rate : float
+        previous : float64 array of shape (n_clients,), optional
+            Cosine of each client's row with its representative's before the round: the
+            predictor is then this scalar instead of C_kj / C_jj.
+        """
+        pairs = Pairs.of(representative)
+        if self.store is not None and previous is None:
+            self.store.ask(pairs)
+        slot = self._open(rate)
+        silent = np.ones(self.n_clients, dtype=bool)
+        silent[pairs.clients] = False
+        slot.block[silent, slot.index] = 0.0
+        coefficients = None if previous is None else previous[pairs.clients]
+        chunk = self._chunk()
+        n_chunks = max(1, -(-pairs.clients.size // chunk))
+        sums = np.zeros((n_chunks, 2, self.n_features))
+
+        def residuals(start: int, stop: int) -> None:
+            clients, others = pairs.clients[start:stop], pairs.others[start:stop]
+            if coefficients is None:
+                self._regression(pairs, start, stop, rows, slot)
+            else:
+                scalars = coefficients[start:stop]
+                _backend.scaled_residual(
+                    scalars, rows, clients, others, slot.weight, slot.block, slot.index
+                )
+            projection, squares = sums[start // chunk]
+            _backend.residual_sums(slot.block, slot.index, clients, alpha, projection, squares)
+
+        run_chunks(residuals, pairs.clients.size, chunk)
+        projection, squares = sums.sum(axis=0)
+        keep, gain = 1.0 - rate, rate / slot.weight**2
+        self.floor = keep * self.floor + gain * DIAGONAL_FLOOR * (squares / self.n_clients)
+        projection *= gain
+
+        def advance(start: int, stop: int) -> None:
+            _backend.advance_moments(
+                self.moment,
+                self.diagonal,
+                slot.block,
+                slot.index,
+                projection,
+                keep,
+                gain,
+                self.floor,
+                start,
+                stop,
+                self.scores,
+            )
+
+        run_chunks(advance, self.n_clients, chunk)
+        if self.store is not None:
+            self.store.close(slot)
+        self.ones *= keep
+        self.updates += 1
+
+    def _open(self, rate: float) -> Slot:
+        if self.store is not None:
+            return self.store.open(rate)
+        if self._spare is None:
+            self._spare = np.empty((self.n_clients, 1, self.n_features), dtype=self.dtype)
+        return Slot(self._spare, 0, 1.0, 1.0)
+
+    def _regression(self, pairs: Pairs, start: int, stop: int, rows: Float, slot: Slot) -> None:
+        assert self.store is not None
+        entries = np.empty((stop - start, self.n_features))
+        self.store.read(pairs, start, stop, entries)
+        _backend.regression_residual(
+            entries,
+            self.store.scale,
+            self.diagonal,
+            self.floor,
+            rows,
+            pairs.clients[start:stop],
+            pairs.others[start:stop],
+            slot.weight,
+            slot.block,
+            slot.index,
+        )
+
+    def _chunk(self) -> int:
+        """Return the clients of one task: a megabyte of entries, but eight tasks if many."""
+        return max(128, min(131_072 // self.n_features, self.n_clients // 8))
+
+    def grow(self, n_clients: int, total: float, added: float) -> None:
+        """Add clients: their residual has been 0, their row of C is that of the fading ones.
+
+        `total` is the weight before, `added` that of the newcomers.
+        """
+        shape = (n_clients - self.n_clients, self.n_features)
+        share = total / (total + added)
+        faded = self.moment * share + self.ones * (1.0 - share)
+        fresh = np.full(shape, self.ones)
+        self.moment = np.concatenate([faded, fresh]).astype(self.dtype)
+        self.diagonal = np.concatenate([self.diagonal, fresh]).astype(self.dtype)
+        _backend.diagonal_floor(self.diagonal, DIAGONAL_FLOOR, self.floor)
+        self.scores = score_moments(self.moment, self.diagonal)
+        if self.store is not None:
+            self.store.grow(n_clients)
+        self.n_clients, self._spare = n_clients, None
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as arrays and plain values."""
+        return {
+            "updates": self.updates,
+            "ones": self.ones,
+            "moment": self.moment.copy(),
+            "diagonal": self.diagonal.copy(),
+            "floor": self.floor.copy(),
+            "scores": self.scores.copy(),
+            "covariance": None if self.store is None else self.store.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned."""
+        shape = (self.n_clients, self.n_features)
+        self.moment = check_matrix(state["moment"], "moment", shape, self.dtype).copy()
+        self.diagonal = check_matrix(state["diagonal"], "diagonal", shape, self.dtype).copy()
+        self.floor = check_vector(state["floor"], "floor", self.n_features).copy()
+        self.scores = check_vector(state["scores"], "scores", self.n_clients).copy()
+        self.updates = check_count(state["updates"], "updates", minimum=0)
+        self.ones = float(state["ones"])
+        if self.store is not None:
+            self.store.restore(state["covariance"])

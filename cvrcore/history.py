@@ -1,0 +1,119 @@
+"""Residuals of past rounds, kept as they came."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from ._validation import Float
+
+BLOCK: Final = 32  # residuals in one block
+
+
+class History:
+    """Residuals r_s of shape (K, D), client first, so that one client's are contiguous.
+
+    Blocks of a few residuals each are added as rounds go by. With a `window` the history is
+    a ring: once it is full, the next residual takes the place of the oldest.
+
+    Parameters
+    ----------
+    n_clients, n_features : int
+    dtype : float32 or float64
+    window : int, optional
+        Most residuals that are kept. Default: all.
+    """
+
+    def __init__(
+        self, n_clients: int, n_features: int, dtype: Any, window: int | None = None
+    ) -> None:
+        self.n_clients, self.n_features, self.dtype = n_clients, n_features, np.dtype(dtype)
+        self.window = window
+        self.blocks: list[Float] = []
+        self.count = 0  # residuals held
+        self.next = 0  # position of the next one
+        self.squares: list[float] = []  # weight^2 of each one held, by position
+        self.total = 0.0  # sum of weight^2 over all there ever were
+        self.wrapped = False  # whether one has been dropped
+
+    @property
+    def dropped(self) -> float:
+        """Return the share of all weight that the window has let go of."""
+        return 1.0 - sum(self.squares) / self.total if self.wrapped else 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes held."""
+        return sum(block.nbytes for block in self.blocks)
+
+    def parts(self) -> list[tuple[Float, int]]:
+        """Return each block with the number of residuals in it."""
+        counts = [min(BLOCK, self.count - i * BLOCK) for i in range(len(self.blocks))]
+        return [(block, n) for block, n in zip(self.blocks, counts, strict=True) if n > 0]
+
+    def slot(self) -> tuple[Float, int]:
+        """Return the block and the index in it where the next residual goes."""
+        number, index = divmod(self.next, BLOCK)
+        if number == len(self.blocks):
+            capacity = BLOCK if self.window is None else min(BLOCK, self.window - self.next)
+            shape = (self.n_clients, capacity, self.n_features)
+            self.blocks.append(np.empty(shape, dtype=self.dtype))
+        return self.blocks[number], index
+
+    def push(self, square: float) -> None:
+        """Count the residual that was written into `slot`, of weight^2 `square`."""
+        if self.next == self.count:
+            self.squares.append(square)
+            self.count += 1
+        else:
+            self.squares[self.next] = square
+            self.wrapped = True
+        self.total += square
+        self.next += 1
+        if self.next == self.window:
+            self.next = 0
+
+    def clear(self) -> None:
+        """Forget all residuals but keep their memory."""
+        self.count = self.next = 0
+        self.squares, self.total, self.wrapped = [], 0.0, False
+
+    def scale(self, factor: float) -> None:
+        """Multiply every residual, and weigh it accordingly."""
+        for block, n in self.parts():
+            block[:, :n] *= factor
+        self.squares = [square * factor**2 for square in self.squares]
+        self.total *= factor**2
+
+    def grow(self, n_clients: int) -> None:
+        """Add clients whose residuals have been 0."""
+        added = n_clients - self.n_clients
+        self.blocks = [np.pad(block, ((0, added), (0, 0), (0, 0))) for block in self.blocks]
+        self.n_clients = n_clients
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as arrays and plain values."""
+        return {
+            "history": [block[:, :n].copy() for block, n in self.parts()],
+            "next": self.next,
+            "squares": np.array(self.squares),
+            "total": self.total,
+            "wrapped": self.wrapped,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned; older states hold "history" alone."""
+        self.blocks = []
+        self.clear()
+        for block in state["history"]:
+            if block.shape[0] != self.n_clients or block.shape[2] != self.n_features:
+                raise ValueError(f"history must be of {self.n_clients} clients, got {block.shape}")
+            for s in range(block.shape[1]):
+                place, index = self.slot()
+                place[:, index] = block[:, s]
+                self.push(1.0)
+        if "next" in state:
+            self.next, self.total = int(state["next"]), float(state["total"])
+            self.squares = [float(square) for square in state["squares"]]
+            self.wrapped = bool(state["wrapped"])

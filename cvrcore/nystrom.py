@@ -1,0 +1,196 @@
+"""Spectral embedding through landmarks (Nystrom), for more clients than K x K can hold.
+
+With m landmarks, C the affinities of clients to them and W those among them, the whole
+affinity is taken as ``C W^-1 C^T``. Its normalised eigenvectors follow from an m x m problem,
+whose matrix ``C^T diag(degree)^-1 C`` is a mean over clients and is taken over a random
+sample of them. Clients are then embedded one chunk at a time: O(K m D) time, O(K P) memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import numpy as np
+
+from . import _backend
+from ._validation import Float, Ids
+from .affinity import apply_kernel
+from .threads import run_chunks, single_blas_thread
+
+LANDMARKS: Final = ("uniform", "kmeans++")
+_CHUNK: Final = 1024  # clients of one task
+_SAMPLE: Final = 16  # clients per landmark that the small problem is made from
+_CUT: Final = 1e-7  # eigenvalues of W below this share of the largest are noise
+
+
+class Landmarks:
+    """Affinities of any rows to some chosen ones, in float32.
+
+    Parameters
+    ----------
+    rows : array of shape (n_landmarks, n_features)
+    kernel, gamma
+        See `cvrcore.influence`; "median" is taken over the landmarks.
+    """
+
+    def __init__(self, rows: Float, kernel: str, gamma: float | str) -> None:
+        self.kernel = kernel
+        self.reference = np.zeros(rows.shape[1], dtype=np.float32)
+        self.reference = self._offsets(rows)[0].mean(axis=0)
+        self.offsets, self.squares, self.nonzero = self._offsets(rows)
+        self.columns = np.ascontiguousarray(self.offsets.T)
+        self.gamma = gamma if not isinstance(gamma, str) else self._inverse_median()
+
+    def affinities(self, rows: Float) -> Float:
+        """Return the kernel between rows and landmarks, (len(rows), n_landmarks)."""
+        offsets, squares, nonzero = self._offsets(rows)
+        distances = self._distances(offsets, squares)
+        apply_kernel(self.kernel, self.gamma, distances, nonzero, self.nonzero)
+        return distances
+
+    def among(self) -> Float:
+        """Return the kernel among landmarks, float64."""
+        distances = self._distances(self.offsets, self.squares).astype(np.float64)
+        np.fill_diagonal(distances, 0.0)
+        apply_kernel(self.kernel, self.gamma, distances, self.nonzero, self.nonzero)
+        return 0.5 * (distances + distances.T)
+
+    def _offsets(self, rows: Float) -> tuple[Float, Float, Float]:
+        rows = np.ascontiguousarray(rows, dtype=np.float32)
+        offsets = np.empty_like(rows)
+        squares, nonzero = np.empty(rows.shape[0]), np.empty(rows.shape[0])
+        _backend.unit_offsets(rows, self.reference, offsets, squares, nonzero)
+        return offsets, squares.astype(np.float32), nonzero.astype(np.float32)
+
+    def _distances(self, offsets: Float, squares: Float) -> Float:
+        if self.kernel == "laplacian":
+            distances = np.empty((offsets.shape[0], self.offsets.shape[0]), dtype=np.float32)
+            _backend.manhattan_rows(offsets, self.offsets, distances)
+            return distances
+        distances = offsets @ self.columns
+        distances *= -2.0
+        distances += squares[:, None]
+        distances += self.squares
+        return np.maximum(distances, 0.0, out=distances)
+
+    def _inverse_median(self) -> float:
+        distances = self._distances(self.offsets, self.squares)
+        median = float(np.median(distances[np.triu_indices_from(distances, k=1)]))
+        return 1.0 / median if median > np.finfo(np.float32).tiny else 1.0
+
+
+def choose_landmarks(rows: Float, n_landmarks: int, how: str, rng: np.random.Generator) -> Ids:
+    """Return ids of landmarks: a uniform sample, or k-means++ among a larger one."""
+    n_clients = rows.shape[0]
+    if how == "uniform":
+        return np.sort(rng.choice(n_clients, size=n_landmarks, replace=False))
+    pool = np.sort(rng.choice(n_clients, size=min(n_clients, 8 * n_landmarks), replace=False))
+    candidates = Landmarks(rows[pool], "rbf", 1.0)
+    chosen = np.empty(n_landmarks, dtype=np.int64)
+    chosen[0] = rng.integers(pool.size)
+    closest = np.full(pool.size, np.inf)
+    for i in range(n_landmarks):
+        if i:
+            # Rows already taken have distance 0; where all have, any other will do.
+            mass = closest if closest.sum() > 0 else (closest == 0).astype(np.float64)
+            mass[chosen[:i]] = 0.0
+            chosen[i] = rng.choice(pool.size, p=mass / mass.sum())
+        here = chosen[i]
+        distance = candidates.squares + candidates.squares[here]
+        distance = distance - 2.0 * (candidates.offsets @ candidates.offsets[here])
+        closest = np.minimum(closest, np.maximum(distance, 0.0))
+    return np.sort(pool[chosen])
+
+
+def nystrom_points(
+    rows: Float,
+    n_coalitions: int,
+    rng: np.random.Generator,
+    kernel: str = "rbf",
+    gamma: float | str = 1.0,
+    n_landmarks: int = 500,
+    landmarks: str = "uniform",
+) -> Float:
+    """Embed clients by approximate eigenvectors of their normalised affinity.
+
+    Parameters
+    ----------
+    rows : array of shape (n_clients, n_features)
+    n_coalitions : int
+    rng : Generator
+        Draws landmarks and the sample.
+    kernel, gamma
+        See `cvrcore.influence`.
+    n_landmarks : int
+        m, at least n_coalitions.
+    landmarks : {"uniform", "kmeans++"}
+
+    Returns
+    -------
+    ndarray of float32, shape (n_clients, n_coalitions - 1)
+    """
+    n_clients, n_wanted = rows.shape[0], n_coalitions - 1
+    chosen = choose_landmarks(rows, n_landmarks, landmarks, rng)
+    marks = Landmarks(rows[chosen], kernel, gamma)
+    sample = np.sort(
+        rng.choice(n_clients, size=min(n_clients, _SAMPLE * n_landmarks), replace=False)
+    )
+    with single_blas_thread():
+        degree_of, embedding = _solve(marks, rows, sample, n_wanted)
+        points = np.empty((n_clients, n_wanted), dtype=np.float32)
+
+        def embed(start: int, stop: int) -> None:
+            near = marks.affinities(rows[start:stop])
+            degrees = near @ degree_of
+            np.matmul(near, embedding, out=points[start:stop])
+            points[start:stop] /= np.maximum(degrees, _least(degrees))[:, None]
+
+        run_chunks(embed, n_clients, _CHUNK)
+    return points
+
+
+def _solve(marks: Landmarks, rows: Float, sample: Ids, n_wanted: int) -> tuple[Float, Float]:
+    """Return what turns affinities to landmarks into degrees, and into coordinates.
+
+    With ``B = W^-1/2``: ``degree = C g``, ``g = W^-1 C^T 1``; the eigenvectors of
+    ``B C^T diag(degree)^-1 C B`` are U with values L, those of the normalised affinity
+    ``degree^-1/2 C B U L^-1/2``, and the embedding divides by ``degree^1/2`` once more.
+    """
+    linalg = importlib.import_module("scipy.linalg")
+    values, vectors = linalg.eigh(marks.among(), check_finite=False)
+    kept = values > _CUT * values[-1]
+    root = vectors[:, kept] / np.sqrt(values[kept])  # B, up to a rotation
+    near = np.empty((sample.size, marks.offsets.shape[0]), dtype=np.float32)
+
+    def fill(start: int, stop: int) -> None:
+        near[start:stop] = marks.affinities(rows[sample[start:stop]])
+
+    run_chunks(fill, sample.size, _CHUNK)
+    scale = rows.shape[0] / sample.size
+    total = scale * near.sum(axis=0, dtype=np.float64)
+    degree_of = root @ (root.T @ total)
+    degrees = near @ degree_of
+    turned = near @ root.astype(np.float32)
+    turned /= np.sqrt(np.maximum(degrees, _least(degrees)))[:, None].astype(np.float32)
+    gram = np.zeros((turned.shape[1], turned.shape[1]))
+    for first in range(0, sample.size, _CHUNK):
+        part = turned[first : first + _CHUNK].astype(np.float64)
+        gram += part.T @ part
+    gram *= scale
+    size = gram.shape[0]
+    n_found = min(n_wanted + 1, size)
+    strengths, turn = linalg.eigh(
+        gram, subset_by_index=[size - n_found, size - 1], check_finite=False
+    )
+    # Largest first, without the constant one; what is missing adds no distance.
+    strengths, turn = strengths[::-1][1:], turn[:, ::-1][:, 1:]
+    weights = np.where(strengths > 0, 1.0 / np.sqrt(np.maximum(strengths, 1e-300)), 0.0)
+    embedding = np.zeros((root.shape[0], n_wanted))
+    embedding[:, : n_found - 1] = root @ (turn * weights)
+    return degree_of.astype(np.float32), embedding.astype(np.float32)
+
+
+def _least(degrees: Float) -> float:
+    """Return a floor for degrees, which an approximation may leave near or below 0."""
+    return 1e-6 * float(np.abs(degrees).mean())

@@ -1,0 +1,172 @@
+"""How the server keeps its coalitions from round to round: Algorithm 1, lines 3 to 5.
+
+One class per way of making them. Each is told whose rows changed (`touch`) and makes a
+partition when one is due (`make`).
+"""
+
+from __future__ import annotations
+
+import abc
+import copy
+import dataclasses
+from typing import Any, Final
+
+import numpy as np
+
+from ._validation import Float, Ids, check_stored
+from .affinity import Affinity
+from .clustering import Effort, balanced_partition, plane_coalitions, spectral_coalitions
+from .lloyd import lloyd
+from .nystrom import nystrom_points
+from .spectral import Basis
+from .threads import single_blas_thread
+
+_COLD: Final = Effort(restarts=10)  # k-means when no earlier partition is known
+
+
+def warm_effort(n_clients: int, updates: int) -> Effort:
+    """Return how hard k-means tries besides starting from the last round's partition.
+
+    A swap now and then leaves a poor optimum. Fewer where there are many clients: one
+    round's partition is the next one's start, and without any swap the mean inertia is
+    already below that of scikit-learn's ten restarts.
+    """
+    often = min(400 // n_clients, 6)
+    return Effort(restarts=0, swaps=often if often else int(updates % 4 == 0))
+
+
+class Partition(abc.ABC):
+    """Makes coalitions of clients from their rows, and keeps what helps the next time."""
+
+    def touch(self, clients: Ids) -> None:
+        """Take note that these rows have changed."""
+
+    @abc.abstractmethod
+    def make(
+        self,
+        rows: Float,
+        n_coalitions: int,
+        rng: np.random.Generator,
+        last: Ids | None,
+        updates: int,
+    ) -> Ids:
+        """Return labels of all clients; `last` is the partition before, if of this size."""
+
+    def reset(self, n_clients: int) -> None:
+        """Forget everything: clients have joined."""
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as arrays and plain values."""
+        return {"affinity": None, "stale": None, "basis": None}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned."""
+
+
+class PlanePartition(Partition):
+    """k-means on one or two raw coordinates."""
+
+    def make(
+        self,
+        rows: Float,
+        n_coalitions: int,
+        rng: np.random.Generator,
+        last: Ids | None,
+        updates: int,
+    ) -> Ids:
+        """Return labels; nothing is kept."""
+        return plane_coalitions(rows, n_coalitions, rng, _COLD)
+
+
+class ExactPartition(Partition):
+    """Spectral clustering of the whole affinity, of which a round recomputes P rows."""
+
+    def __init__(self, n_clients: int, kernel: str, gamma: float | str) -> None:
+        self.kernel, self.gamma = kernel, gamma
+        self.reset(n_clients)
+
+    def reset(self, n_clients: int) -> None:
+        """Forget everything."""
+        self.affinity: Affinity | None = None
+        self.basis: Basis | None = None
+        self.stale = np.zeros(n_clients, dtype=bool)  # rows newer than the affinity's
+
+    def touch(self, clients: Ids) -> None:
+        """Take note that these rows have changed."""
+        self.stale[clients] = True
+
+    def make(
+        self,
+        rows: Float,
+        n_coalitions: int,
+        rng: np.random.Generator,
+        last: Ids | None,
+        updates: int,
+    ) -> Ids:
+        """Return labels, from the last eigenvectors and the last partition if there are any."""
+        start, effort = np.empty(0, dtype=np.int64), _COLD
+        if last is not None and self.basis is not None:  # without one they were dealt at random
+            start = last
+            if 4 * int(self.stale.sum()) <= rows.shape[0]:
+                effort = warm_effort(rows.shape[0], updates)
+        with single_blas_thread():  # once for all the small products inside
+            labels, self.basis = spectral_coalitions(
+                self._fresh(rows), n_coalitions, rng, effort, start, self.basis
+            )
+        return labels
+
+    def _fresh(self, rows: Float) -> Affinity:
+        if self.affinity is None:
+            self.affinity = Affinity(rows, self.kernel, self.gamma)
+        elif self.stale.any():
+            ids = np.flatnonzero(self.stale)
+            self.affinity.update(ids, rows[ids])
+        self.stale[:] = False
+        return self.affinity
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as arrays and plain values."""
+        return {
+            "affinity": None if self.affinity is None else self.affinity.state(),
+            "stale": self.stale.copy(),
+            "basis": None if self.basis is None else dataclasses.asdict(self.basis),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned."""
+        self.stale = check_stored(state["stale"], "stale", self.stale.size, bool)
+        if state["basis"] is not None:
+            self.basis = Basis(**copy.deepcopy(state["basis"]))
+        if state["affinity"] is not None:
+            self.affinity = Affinity.restored(state["affinity"], self.kernel, self.gamma)
+
+
+class NystromPartition(Partition):
+    """Clustering of a landmark embedding, made anew each time: no K x K matrix.
+
+    Parameters
+    ----------
+    kernel, gamma, n_landmarks, landmarks
+        See `cvrcore.nystrom.nystrom_points`.
+    """
+
+    def __init__(self, kernel: str, gamma: float | str, n_landmarks: int, landmarks: str) -> None:
+        self.kernel, self.gamma = kernel, gamma
+        self.n_landmarks, self.landmarks = n_landmarks, landmarks
+
+    def make(
+        self,
+        rows: Float,
+        n_coalitions: int,
+        rng: np.random.Generator,
+        last: Ids | None,
+        updates: int,
+    ) -> Ids:
+        """Return labels; Lloyd's passes start from the last partition if there is one."""
+        points = nystrom_points(
+            rows, n_coalitions, rng, self.kernel, self.gamma, self.n_landmarks, self.landmarks
+        )
+        if not np.isfinite(points).all() or np.ptp(points) == 0:
+            return balanced_partition(rows.shape[0], n_coalitions, rng)
+        # A few passes only: the next clustering goes on from here.
+        return lloyd(points, n_coalitions, rng, last, max_passes=10 if last is None else 3)

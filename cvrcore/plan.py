@@ -1,0 +1,286 @@
+"""Which means a selector takes for its size, and what they cost, before they are taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ._validation import check_choice, check_count, check_number
+from .nystrom import LANDMARKS
+from .spectral import block_width
+from .store import DEFERRED, STORES, PairCache
+
+CLUSTERINGS: Final = ("auto", "exact", "nystrom")
+EXACT_LIMIT: Final = 12_000  # clients up to which the whole affinity is worth its time
+_WINDOW: Final = 32  # residuals that a window keeps, where memory allows
+_UNLIMITED: Final = 1 << 62
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a `CoalitionSelector` of one size will do; printed, it says so.
+
+    Attributes
+    ----------
+    clustering : {"plane", "exact", "nystrom"}
+    eigensolver : str
+    store : str
+        Kind of the covariance store, see `cvrcore.store.CovarianceStore`.
+    window : int or None
+        Residuals that the store keeps; None for all.
+    may_be_dense : bool
+    n_landmarks : int
+    landmarks : str
+    nbytes : dict of str to int
+        Bytes that each part takes at its largest.
+    work : dict of str to float
+        Multiply-adds of each part in a steady round.
+    limit : int
+        Bytes that may be taken.
+    """
+
+    clustering: str
+    eigensolver: str
+    store: str
+    window: int | None
+    may_be_dense: bool
+    n_landmarks: int
+    landmarks: str
+    nbytes: dict[str, int]
+    work: dict[str, float]
+    limit: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Return the bytes of all parts together."""
+        return sum(self.nbytes.values())
+
+    def __str__(self) -> str:
+        """Lay the plan out as a small table."""
+        kept = "every round" if self.window is None else f"the last {self.window} rounds"
+        lines = [
+            f"clustering   {self.clustering}",
+            f"eigensolver  {self.eigensolver}",
+            f"covariance   {self.store}, keeps {kept}",
+            f"memory       {show_bytes(self.total_bytes)} of {show_bytes(self.limit)} allowed",
+        ]
+        lines += [f"  {name:22} {show_bytes(n):>9}" for name, n in self.nbytes.items()]
+        lines.append(f"a round      {sum(self.work.values()):.3g} multiply-adds")
+        lines += [f"  {name:22} {n:9.3g}" for name, n in self.work.items()]
+        return "\n".join(lines)
+
+
+def make_plan(
+    n_clients: int,
+    n_features: int,
+    n_select: int,
+    *,
+    dtype: str = "float64",
+    predictor: str = "regression",
+    store: str = "auto",
+    window: int | None = None,
+    clustering: str = "auto",
+    n_landmarks: int | None = None,
+    landmarks: str = "uniform",
+    recluster_every: int = 1,
+    memory_limit: float | None = None,
+) -> Plan:
+    """Choose the means for a selector of this size; nothing large is allocated.
+
+    Parameters
+    ----------
+    n_clients, n_features, n_select : int
+    dtype, predictor, store, window, clustering, n_landmarks, landmarks, recluster_every
+        As in `CoalitionSelector`; what is not "auto" is taken as it is.
+    memory_limit : float, optional
+        Bytes that may be taken. Default: half of what is free.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    MemoryError
+        If no plan fits; it says what is needed, what there is, and what to change.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> plan = cvrcore.make_plan(100_000, 300, 100, dtype="float32", memory_limit=4e9)
+    >>> plan.clustering, plan.store, plan.window
+    ('nystrom', 'window', 24)
+    """
+    n_clients = check_count(n_clients, "n_clients")
+    n_features = check_count(n_features, "n_features")
+    n_select = check_count(n_select, "n_select", maximum=n_clients)
+    store = check_choice(store, "store", STORES)
+    clustering = check_choice(clustering, "clustering", CLUSTERINGS)
+    landmarks = check_choice(landmarks, "landmarks", LANDMARKS)
+    limit = free_memory() // 2
+    if memory_limit is not None:
+        limit = int(check_number(memory_limit, "memory_limit", above=0))
+    if n_landmarks is None:
+        n_landmarks = min(max(500, 2 * n_select), n_clients)
+    n_landmarks = check_count(n_landmarks, "n_landmarks", n_select, n_clients)
+    size = np.dtype(dtype).itemsize
+    row_bytes = n_clients * n_features * size
+    nbytes = {"rows and moments": 3 * row_bytes + 8 * n_features * min(n_clients, 4096)}
+
+    kind, solver = _clustering_of(clustering, n_clients, n_features, n_select, size, limit)
+    nbytes["clustering"] = _clustering_bytes(kind, n_clients, n_select, size, n_landmarks)
+    left = limit - sum(nbytes.values())
+    if store == "none" or (store == "auto" and predictor == "cosine"):
+        store, window, may_be_dense = "none", None, False
+        nbytes["covariance"] = row_bytes
+    else:
+        store, window, may_be_dense, taken = _store_of(
+            store, window, n_clients, n_features, size, left
+        )
+        nbytes["covariance"] = taken
+    plan = Plan(
+        kind,
+        solver,
+        store,
+        window,
+        may_be_dense,
+        n_landmarks,
+        landmarks,
+        nbytes,
+        _work(kind, store, window, n_clients, n_features, n_select, n_landmarks, recluster_every),
+        limit,
+    )
+    if plan.total_bytes > limit:
+        raise MemoryError(_advice(plan, n_clients, size))
+    return plan
+
+
+def _clustering_of(
+    wanted: str, n_clients: int, n_features: int, n_select: int, size: int, limit: int
+) -> tuple[str, str]:
+    if n_features <= 2:
+        return "plane", "none"
+    exact_bytes = _clustering_bytes("exact", n_clients, n_select, size, 0)
+    fits = 2 * exact_bytes <= limit
+    if wanted == "exact" or (wanted == "auto" and n_clients <= EXACT_LIMIT and fits):
+        return "exact", "LAPACK, then warm-started Chebyshev subspace iteration"
+    return "nystrom", "LAPACK on the landmarks"
+
+
+def _clustering_bytes(kind: str, n_clients: int, n_select: int, size: int, n_landmarks: int) -> int:
+    if kind == "plane":
+        return 16 * n_clients
+    if kind == "nystrom":
+        sampled = 16 * n_landmarks * n_landmarks * 4
+        return n_clients * (4 * n_select + 40) + 3 * sampled + 40 * n_landmarks**2
+    width = block_width(n_clients, n_select - 1) if n_select > 1 and n_clients > 2 else n_clients
+    # The affinity, its normalised form in float32, blocks of vectors.
+    return n_clients**2 * (size + 4) + 24 * n_clients * width
+
+
+def _store_of(
+    wanted: str, window: int | None, n_clients: int, n_features: int, size: int, left: int
+) -> tuple[str, int | None, bool, int]:
+    """Return the store's kind, its window, whether it may become dense, and its bytes."""
+    one = n_clients * n_features * size  # a residual
+    cache = 8 * n_clients * PairCache.SLOTS * n_features
+    dense = n_clients * (n_clients + 1) // 2 * (n_features + 7) // 8 * 8 * size + DEFERRED * one
+    history = -(-n_clients // 2) * one + cache  # what "auto" may hold before it folds
+    if window is not None:
+        check_count(window, "window")
+        return "window" if wanted == "auto" else wanted, window, False, window * one
+    if wanted == "dense":
+        return "dense", None, True, dense
+    if wanted == "factored":
+        return "factored", None, False, 200 * one + cache
+    fits = dense + history <= left or n_clients <= 200
+    if wanted == "auto" and fits:
+        return "auto", None, True, dense + history
+    if wanted == "auto" and 200 * one + cache <= left:
+        rounds = (left - cache) // one
+        return "auto", int(rounds), False, 200 * one + cache
+    if wanted == "auto" or wanted == "window":
+        rounds = max(min(_WINDOW, left // one), 4)
+        return "window", int(rounds), False, int(rounds) * one
+    raise AssertionError(wanted)
+
+
+def _work(
+    kind: str,
+    store: str,
+    window: int | None,
+    n_clients: int,
+    n_features: int,
+    n_select: int,
+    n_landmarks: int,
+    recluster_every: int,
+) -> dict[str, float]:
+    """Return multiply-adds of a steady round; clustering is shared out over its rounds."""
+    area = float(n_clients) * n_features
+    clustering = {
+        "plane": 100.0 * n_clients * n_select,
+        "exact": area * n_select + 10.0 * n_clients**2 * n_select,
+        "nystrom": area * n_landmarks + 4.0 * n_clients * n_select * (n_landmarks + n_select),
+    }[kind]
+    read = {"none": 0.0, "dense": 0.5 * n_clients + DEFERRED / 2}.get(
+        store, float(min(window or n_clients // 2, n_clients // 2, 200))
+    )
+    return {
+        "clustering": clustering / recluster_every,
+        "prediction": area * (read + 2),
+        "scores": 6.0 * area,
+    }
+
+
+def _advice(plan: Plan, n_clients: int, size: int) -> str:
+    """Say what is missing and which arguments would help."""
+    ways = []
+    if plan.clustering == "exact":
+        ways.append("clustering='nystrom'")
+    if plan.store in ("dense", "factored"):
+        ways.append("store='window'")
+    if plan.window is not None and plan.window > 4:
+        ways.append(f"window={max(plan.window // 2, 1)}")
+    if size == 8:
+        ways.append("dtype='float32'")
+    if plan.store != "none":
+        ways.append("predictor='cosine'")
+    ways += ["fewer n_features", "a larger memory_limit"]
+    parts = ", ".join(f"{name} {show_bytes(n)}" for name, n in plan.nbytes.items())
+    return (
+        f"{n_clients} clients need {show_bytes(plan.total_bytes)} ({parts}), memory_limit is "
+        f"{show_bytes(plan.limit)}; try {', or '.join(ways)}"
+    )
+
+
+def free_memory() -> int:
+    """Return the bytes that this process may still take, or a very large number if unknown."""
+    found = [_UNLIMITED]
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        line = next(line for line in text.splitlines() if line.startswith("MemAvailable"))
+        found.append(1024 * int(line.split()[1]))
+    except (OSError, StopIteration, ValueError):
+        names = getattr(os, "sysconf_names", {})
+        if "SC_AVPHYS_PAGES" in names:
+            found.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    try:  # a container's own limit
+        allowed = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+        used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii").strip()
+        found.append(max(int(allowed) - int(used), 0))
+    except (OSError, ValueError):
+        pass
+    return min(found)
+
+
+def show_bytes(count: float) -> str:
+    """Return a size for people: three digits and a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
