@@ -12,7 +12,7 @@ import numpy as np
 
 from .extras import require
 
-require("flwr", "1.21", "flower")  # the first with strategies of the Message API
+require("flwr", "1.22", "flower")  # the oldest that the tests were run with
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid

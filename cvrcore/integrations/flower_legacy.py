@@ -17,7 +17,7 @@ import numpy as np
 
 from .extras import require
 
-require("flwr", "1.21", "flower")  # the first with strategies of the Message API
+require("flwr", "1.22", "flower")  # the oldest that the tests were run with
 
 from flwr.common import (
     Code,

@@ -610,7 +610,7 @@ def test_old_flwr_is_named_with_the_pip_line():
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
     )
-    assert "flwr must be at least 1.21, got 1.20.0: pip install 'cvrcore[flower]' --upgrade" in (
+    assert "flwr must be at least 1.22, got 1.20.0: pip install 'cvrcore[flower]' --upgrade" in (
         done.stderr
     )
 
