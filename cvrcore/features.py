@@ -131,6 +131,16 @@ class FeatureMap:
         rows = [self.extract(model) for model in models]
         return np.stack(rows) if rows else np.empty((0, self.n_features))
 
+    def updates(self, models: Sequence[Model], sent: Model) -> Float:
+        """Return what each model changed of the watched coordinates of the one `sent`.
+
+        These rows instead of the models' own make coalitions of clients that pull the same
+        way, whenever they were seen: ours, not the paper's. Then a client never seen has
+        changed nothing: leave ``initial`` of the selector at its default, zeros.
+        """
+        rows: Float = self.extract_all(models) - self.extract(sent)
+        return rows
+
     def state_dict(self) -> dict[str, Any]:
         """Return the map as plain values and one array."""
         index = None if self.index is None else self.index.copy()

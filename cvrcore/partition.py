@@ -21,7 +21,7 @@ from .nystrom import nystrom_points
 from .spectral import Basis
 from .threads import single_blas_thread
 
-_COLD: Final = Effort(restarts=10)  # k-means when no earlier partition is known
+COLD: Final = Effort(restarts=10)  # k-means when no earlier partition is known
 
 
 def warm_effort(n_clients: int, updates: int) -> Effort:
@@ -75,7 +75,7 @@ class PlanePartition(Partition):
         updates: int,
     ) -> Ids:
         """Return labels; nothing is kept."""
-        return plane_coalitions(rows, n_coalitions, rng, _COLD)
+        return plane_coalitions(rows, n_coalitions, rng, COLD)
 
 
 class ExactPartition(Partition):
@@ -104,7 +104,7 @@ class ExactPartition(Partition):
         updates: int,
     ) -> Ids:
         """Return labels, from the last eigenvectors and the last partition if there are any."""
-        start, effort = np.empty(0, dtype=np.int64), _COLD
+        start, effort = np.empty(0, dtype=np.int64), COLD
         if last is not None and self.basis is not None:  # without one they were dealt at random
             start = last
             if 4 * int(self.stale.sum()) <= rows.shape[0]:

@@ -21,6 +21,7 @@ from ._validation import (
     check_seed,
     check_weights,
 )
+from .allocation import SIZE_LAWS, neyman_places, size_law
 from .clustering import coalitions as make_coalitions
 from .sampling import (
     LAWS,
@@ -124,22 +125,36 @@ def draw_selection(
     within: str = "boltzmann",
     temperature: float = 1.0,
     round: int = 0,
+    weights: Float | None = None,
+    distances: Float | None = None,
+    places: str = "even",
 ) -> Selection:
     """Draw one client from each coalition: Algorithm 1, lines 7 to 9; inputs are checked.
 
-    A coalition with nobody eligible gives its place to the one with most to spare.
+    A coalition with nobody eligible gives its place to the one with most to spare; with
+    fewer coalitions than places, `places` says who gets more. `weights` are the sample
+    counts, needed by the laws of `cvrcore.allocation`; so are `distances` by Neyman's.
     """
     groups = Groups.of(labels, eligible)
     scaled = transform_scores(scores, labels, score)
-    log_weights = log_law(scaled, groups, within, temperature)
-    places = places_of(groups, n_select)
+    if within in SIZE_LAWS:
+        assert weights is not None
+        log_weights = size_law(within, groups, weights, distances)
+    else:
+        log_weights = log_law(scaled, groups, within, temperature)
+    if places == "neyman":
+        assert weights is not None
+        assert distances is not None
+        n_places = neyman_places(groups, weights, distances, n_select)
+    else:
+        n_places = places_of(groups, n_select)
     probabilities = probabilities_of(log_weights, groups, labels.size)
     return Selection(
-        clients=draw(log_weights, scaled, groups, places, rng),
+        clients=draw(log_weights, scaled, groups, n_places, rng),
         coalitions=labels.copy(),
         scores=scores.copy(),
         probabilities=probabilities,
-        inclusion=inclusion_of(probabilities, log_weights, scaled, groups, places),
+        inclusion=inclusion_of(probabilities, log_weights, scaled, groups, n_places),
         round=round,
     )
 

@@ -73,18 +73,22 @@ class SelectionConfig:
     """Which policy picks the clients, with its own options.
 
     `n_features` coordinates of the last layer are shown to policies that watch models;
-    None shows the whole layer. The first `shared_warmup` rounds are drawn uniformly, with
-    the same draws whatever the policy: its own begin after them.
+    None shows the whole layer. `features` says what of them: the model that came back, as
+    in the paper, or its difference from the one that was sent. The first `shared_warmup`
+    rounds are drawn uniformly, with the same draws whatever the policy: its own begin
+    after them.
     """
 
     policy: str = "uniform"
     n_select: int = 10
     n_features: int | None = None
+    features: Literal["model", "update"] = "model"
     shared_warmup: int = 0
     options: Options = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         at_least(self.n_select, "selection.n_select", 1)
+        one_of(self.features, "selection.features", ("model", "update"))
         at_least(self.shared_warmup, "selection.shared_warmup", 0)
         if self.n_features is not None:
             at_least(self.n_features, "selection.n_features", 1)

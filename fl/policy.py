@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 import cvrcore
-from cvrcore.features import FeatureMap
+from cvrcore._validation import Float
+from cvrcore.features import FeatureMap, Model
 from cvrcore.selectors import policy_class
 
 from .config import ConfigError, SelectionConfig
@@ -48,13 +50,14 @@ class Policy:
         self._streams = streams
         self._weights = federation.sizes.astype(np.float64)
         self._warmup = config.shared_warmup
+        self._of_updates = config.features == "update"
         names = inspect.signature(policy_class(config.policy)).parameters
         options: dict[str, Any] = {}
         if "n_features" in names:
             seed = streams.integer("selection", 0)
             self.features = FeatureMap.last_layer(initial, config.n_features, seed)
             options["n_features"] = self.features.n_features
-            if "initial" in names:
+            if "initial" in names and config.features == "model":
                 options["initial"] = self.features.extract(initial)
         if "label_counts" in names:
             # Regression has no classes: with a single one, balance says nothing about anybody.
@@ -74,6 +77,12 @@ class Policy:
     def n_features(self) -> int | None:
         """Number of coordinates watched, or None."""
         return None if self.features is None else self.features.n_features
+
+    def rows(self, models: Sequence[Model], sent: Sequence[Model]) -> Float:
+        """Return the watched coordinates of models, or of what they changed of those sent."""
+        assert self.features is not None
+        rows: Float = self.features.extract_all(models)
+        return rows - self.features.extract_all(sent) if self._of_updates else rows
 
     def in_round(self, t: int) -> cvrcore.Selector:
         """Return the selector of round `t`, counted from 0.

@@ -137,7 +137,8 @@ class Server:
         reported, vectors = clients[back], [update.vector for update in updates]
         failed = np.setdiff1d(selection.clients, reported)
         with self._timed("select"):
-            selector.observe(reported, failed=failed, **self._news(selector, reported, updates))
+            news = self._news(selector, reported, updates, starts[back])
+            selector.observe(reported, failed=failed, **news)
         with self._timed("merge"):
             algorithm.merge(selection, reported, starts[back], vectors)
         wants_losses = selector.loss_statistic is not None
@@ -164,13 +165,18 @@ class Server:
         return asked, np.where(np.isfinite(losses), losses, np.nan)
 
     def _news(
-        self, selector: cvrcore.Selector, reported: np.ndarray, updates: list[Any]
+        self,
+        selector: cvrcore.Selector,
+        reported: np.ndarray,
+        updates: list[Any],
+        starts: np.ndarray,
     ) -> dict[str, Any]:
         """Return what the policy is told of those that came back."""
         news: dict[str, Any] = {}
         if self.policy.features is not None:
             models = [self.layout.split(update.vector) for update in updates]
-            news["models"] = self.policy.features.extract_all(models)
+            sent = [self.layout.split(self.algorithm.models[start]) for start in starts]
+            news["models"] = self.policy.rows(models, sent)
         if selector.loss_statistic is not None:
             news["losses"] = np.array([u.loss for u in updates], dtype=np.float64)
         if self.config.simulate_time:

@@ -94,6 +94,8 @@ CASES = {
     "fedcbs one": ("fedcbs", {"label_counts": COUNTS, "beta": 0.0}),
     "fedcvr-bolt": bolt(),
     "fedcvr-bolt log": bolt(score="log"),
+    "fedcvr-bolt size": bolt(within="size", n_coalitions=3),
+    "fedcvr-bolt neyman": bolt(within="neyman", places="neyman", n_coalitions="silhouette"),
 }
 
 

@@ -23,7 +23,13 @@ VARIANTS = {
     "active": [{}, {"preset": "goetz"}, {"preset": "scripts"}, {"alpha3": 1.0}],
     "oort": [{}, {"preset": "repo"}, {"preset": "fedscale"}],
     "fedcbs": [{}, {"beta": 0.0, "exploration": 0.0}],
-    "fedcvr-bolt": [{}, {"store": "dense"}, {"preset": "scripts", "recluster_every": 3}],
+    "fedcvr-bolt": [
+        {},
+        {"store": "dense"},
+        {"preset": "scripts", "recluster_every": 3},
+        {"within": "neyman", "places": "neyman", "n_coalitions": "eigengap"},
+        {"within": "size", "n_coalitions": 3},
+    ],
 }
 GUARDED = {"max_share": 1.3, "min_share": 0.3, "max_norm": "median", "max_loss": "median"}
 

@@ -20,7 +20,9 @@ from .._validation import (
     check_vector,
 )
 from ..affinity import KERNELS, check_gamma
+from ..allocation import PLACES, SIZE_LAWS, expected_distances
 from ..clustering import trivial_partition
+from ..counting import COUNTS, CountedPartition
 from ..covariance import PREDICTORS, cosine_coefficients, representatives
 from ..estimator import Estimator
 from ..partition import ExactPartition, NystromPartition, Partition, PlanePartition
@@ -65,8 +67,11 @@ class CoalitionSelector(Selector):
     temperature : float, default=1.0
     score : {"raw", "zscore", "log"}
         See `cvrcore.sampling.transform_scores`; "raw" is the paper's.
-    within : {"boltzmann", "argmax", "uniform"}
-        Law inside a coalition: Eq. (11), Eq. (10), or neither.
+    within : {"boltzmann", "argmax", "uniform", "size", "neyman"}
+        Law inside a coalition: Eq. (11), Eq. (10), or neither; in proportion to samples, or
+        to samples times the distance of the client's last row from its coalition's mean.
+        The last two are ours, see `cvrcore.allocation`; "neyman" is meant for rows of
+        updates, as `cvrcore.features.FeatureMap.updates` makes them.
     rate : "decay" or float
         Step of the covariance: 1 / (s + 2) in main round s, or a constant in (0, 1).
     recluster_every : int, default=1
@@ -86,6 +91,13 @@ class CoalitionSelector(Selector):
         How landmarks are drawn among the clients.
     memory_limit : float, optional
         Bytes that the selector may take; see `plan`. Default: half of what is free.
+    n_coalitions : int, {"eigengap", "silhouette"}, optional
+        Coalitions, from 2 to P: a number, or found anew whenever they are made, see
+        `cvrcore.counting` (up to the sizes of "exact" clustering). Default: P, as in the
+        paper.
+    places : {"even", "neyman"}
+        Who gets the places that are left when there are fewer coalitions than P: those with
+        most clients to spare, or those where chance does most harm.
 
     Examples
     --------
@@ -129,6 +141,8 @@ class CoalitionSelector(Selector):
         n_landmarks: int | None = None,
         landmarks: str = "uniform",
         memory_limit: float | None = None,
+        n_coalitions: int | str | None = None,
+        places: str = "even",
     ) -> None:
         super().__init__(n_clients, n_select, weights, seed)
         self.n_features = check_count(n_features, "n_features")
@@ -142,7 +156,7 @@ class CoalitionSelector(Selector):
         self.gamma = check_gamma(gamma, self.kernel)
         self.temperature = check_number(temperature, "temperature", above=0)
         self.score = check_choice(score, "score", SCORES)
-        self.within = check_choice(within, "within", LAWS)
+        self.within = check_choice(within, "within", (*LAWS, *SIZE_LAWS))
         self.rate: str | float = (
             check_choice(rate, "rate", ("decay",))
             if isinstance(rate, str)
@@ -150,6 +164,12 @@ class CoalitionSelector(Selector):
         )
         self.recluster_every = check_count(recluster_every, "recluster_every")
         self.store = check_choice(store, "store", STORES)
+        self.places = check_choice(places, "places", PLACES)
+        self.n_coalitions: int | str | None = n_coalitions
+        if isinstance(n_coalitions, str):
+            check_choice(n_coalitions, "n_coalitions", COUNTS)
+        elif n_coalitions is not None:
+            self.n_coalitions = check_count(n_coalitions, "n_coalitions", 1, self.n_select)
         if self.store == "none" and self.predictor == "regression":
             raise ValueError("store must not be 'none' with predictor 'regression': it reads C")
 
@@ -184,6 +204,13 @@ class CoalitionSelector(Selector):
         return CovarianceStore(*shape, plan.store, self.dtype, plan.window, plan.may_be_dense)
 
     def _make_partition(self, plan: Plan) -> Partition:
+        if isinstance(self.n_coalitions, str):
+            if plan.clustering != "exact":
+                raise ValueError(
+                    "n_coalitions must be a number unless clustering is exact, of three "
+                    f"coordinates or more, got {self.n_coalitions!r} with {plan.clustering!r}"
+                )
+            return CountedPartition(self.n_clients, self.kernel, self.gamma, self.n_coalitions)
         if plan.clustering == "plane":
             return PlanePartition()
         if plan.clustering == "exact":
@@ -233,8 +260,9 @@ class CoalitionSelector(Selector):
     def _choose(self, eligible: Mask, probe: Probe | None) -> Selection:
         if self.round < self.warmup:
             return uniform_selection(eligible, self.n_select, self._rng, self.round, warmup=True)
+        labels = self._coalitions()
         return draw_selection(
-            self._coalitions(),
+            labels,
             self._estimator.scores,
             eligible,
             self.n_select,
@@ -243,19 +271,38 @@ class CoalitionSelector(Selector):
             within=self.within,
             temperature=self.temperature,
             round=self.round,
+            weights=self.weights,
+            distances=self._distances(labels),
+            places=self.places,
         )
+
+    def _distances(self, labels: Ids) -> Float | None:
+        """Return what Neyman's rules go by, if one of them is asked for."""
+        if "neyman" not in (self.within, self.places):
+            return None
+        known = (self._rows != self._initial).any(axis=1)
+        return expected_distances(self._rows, labels, self.weights, known)
+
+    def _most(self) -> int:
+        """Return how many coalitions there may be, and are unless they are counted."""
+        return self.n_coalitions if isinstance(self.n_coalitions, int) else self.n_select
+
+    def _fits(self, labels: Ids) -> bool:
+        """Return whether a partition has as many coalitions as there should be."""
+        n_found, most = int(labels.max()) + 1, self._most()
+        return n_found <= most if isinstance(self.n_coalitions, str) else n_found == most
 
     def _coalitions(self) -> Ids:
         """Return this round's partition, made anew when it is due; Algorithm 1, lines 3-5."""
-        last = self._labels
-        if last is not None and int(last.max()) + 1 != self.n_select:
+        last, most = self._labels, self._most()
+        if last is not None and not self._fits(last):
             last = None  # somebody changed n_select
         if last is not None and self._age < self.recluster_every:
             return last
-        labels = trivial_partition(self.n_clients, self.n_select)
+        labels = trivial_partition(self.n_clients, most)
         if labels is None:
             labels = self._partition.make(
-                self._rows, self.n_select, self._rng, last, self._estimator.updates
+                self._rows, most, self._rng, last, self._estimator.updates
             )
         self._labels, self._age = labels, 0
         return labels
@@ -328,6 +375,11 @@ class CoalitionSelector(Selector):
     def _config(self) -> dict[str, Any]:
         names = "n_features warmup preset predictor kernel gamma temperature score within rate"
         config = {name: getattr(self, name) for name in names.split()}
+        # Left out while they are the paper's: older versions read such a state too.
+        if self.n_coalitions is not None:
+            config["n_coalitions"] = self.n_coalitions
+        if self.places != "even":
+            config["places"] = self.places
         plan = self._plan  # its choices, not the questions: memory may differ where this is loaded
         kind = self.clustering if plan.clustering == "plane" else plan.clustering
         return {
@@ -360,5 +412,5 @@ class CoalitionSelector(Selector):
         self._age = int(learned["age"])
         if learned["labels"] is not None:
             self._labels = check_labels(learned["labels"], self.n_clients, "labels").copy()
-            if int(self._labels.max()) + 1 != self.n_select:
-                raise ValueError(f"labels must name {self.n_select} coalitions")
+            if not self._fits(self._labels):
+                raise ValueError(f"labels must name {self._most()} coalitions")
