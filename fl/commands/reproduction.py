@@ -17,7 +17,7 @@ def reproduce(
         str,
         typer.Argument(
             help="classification, kernels, regression, participation, ablations, theory, "
-            "overview or all."
+            "overview, all; beyond, holdout, variance."
         ),
     ],
     preset: Annotated[str, typer.Option(help="paper or scripts.")] = "paper",

@@ -16,6 +16,7 @@ PLAN = "experiment.json"
 #: Experiments in the order of the paper.
 ORDER = (
     "classification", "overview", "participation", "kernels", "regression", "ablations", "theory",
+    "beyond", "holdout", "variance",
 )  # fmt: skip
 
 

@@ -94,6 +94,8 @@ class Cell:
         ``experiment/row/column`` of another experiment whose runs these are; empty: own.
     wanted : bool
         Whether to run it now; the table shows it in any case.
+    aim : float, optional
+        The metric whose first round is reported. Default: the data set's, if it has one.
     """
 
     row: str
@@ -102,11 +104,12 @@ class Cell:
     paper: Value | None = None
     home: str = ""
     wanted: bool = True
+    aim: float | None = None
 
     @property
     def target(self) -> float | None:
         """Return the metric whose first round is reported, if there is one."""
-        return TARGETS.get(self.config.data.dataset)
+        return TARGETS.get(self.config.data.dataset) if self.aim is None else self.aim
 
     def place(self, experiment: str, suffix: str) -> Path:
         """Return the folder of its runs, relative to the folder of all experiments."""
@@ -123,10 +126,12 @@ class Experiment:
     name, title : str
     cells : tuple of Cell
     seeds : int
-        Seeds 0, 1, ... of every cell that is wanted.
+        Seeds of every cell that is wanted.
     baseline : str
         Column that the others of its row are paired with.
     metric : {"accuracy", "mse"}
+    first_seed : int
+        Where seeds are counted from.
     """
 
     name: str
@@ -135,6 +140,7 @@ class Experiment:
     seeds: int
     baseline: str = ""
     metric: str = "accuracy"
+    first_seed: int = 0
 
 
 def slug(text: str) -> str:

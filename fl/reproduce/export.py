@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ..store import StoreError, read_json
+from .ladder import LADDERS, ladder_table, variance_table
 from .manifest import NAME
 from .results import Row, measure, read_experiment
-from .tables import difference, pair
+from .tables import commands_of, difference, pair, rounds_to
 
 
 def export(runs: Path, docs: Path) -> list[Path]:
@@ -44,6 +45,11 @@ def export(runs: Path, docs: Path) -> list[Path]:
         if (folder / "theory.json").exists():
             rows = read_json(folder / "theory.json")["verdicts"]
             tables[folder.name] = theory_table(rows)
+        elif (folder / "variance.json").exists():
+            rows = read_json(folder / "variance.json")["outcomes"]
+            tables[folder.name] = variance_table(rows)
+        elif experiment["experiment"] in LADDERS:
+            tables[folder.name] = ladder_table(experiment, rows)
         elif experiment["baseline"]:
             tables[folder.name] = markdown(experiment, rows)
         if rows and folder.name in tables:
@@ -105,25 +111,13 @@ def markdown(experiment: dict[str, Any], rows: Sequence[Row]) -> str:
             cells.append(pair(row["paper"], row["paper_2std"], digits, missing="-"))
         cells.append(difference(row, digits))
         if target:
-            cells.append(_rounds(row))
+            cells.append(rounds_to(row))
         if accuracy:
             cells.append("-" if row["swing"] is None else f"{row['swing']:.2f}")
         if "TV" in headings:
             cells.append("-" if row["tv_mean"] is None else f"{row['tv_mean']:.4f}")
         lines.append("| " + " | ".join(cells) + " |")
-    commands = dict.fromkeys(row["command"] for row in rows if row["seeds"])
-    return "\n".join([*lines, "", *[f"`{command}`\n" for command in commands]])
-
-
-def _rounds(row: Row) -> str:
-    if row["target"] is None:
-        return "-"
-    if not row["seeds"]:
-        return "not run"
-    if not row["reached"]:
-        return "never"
-    missed = row["seeds"] - row["reached"]
-    return f"{row['rounds_to_target']:.0f}" + (f" ({missed} never)" if missed else "")
+    return "\n".join([*lines, "", *commands_of(rows)])
 
 
 def theory_table(rows: Sequence[Row]) -> str:

@@ -46,8 +46,10 @@ def measure(folder: Path) -> list[Row]:
     ``difference`` is the mean paired difference of ``last_five`` to the baseline of the
     row, ``low`` and ``high`` its 95 % confidence interval (Student's t). ``rounds_to_target``
     is the mean over the ``reached`` seeds that got there. ``swing`` is the standard deviation
-    of the last fifty evaluations of one run, averaged over seeds. A cell without runs holds
-    None.
+    of the last fifty evaluations of one run, averaged over seeds, ``spread`` that of the last
+    ten. ``worst_decile`` is the mean of the tenth of clients that fare worst, over the last
+    five evaluations. What a part costs the server is ``memory_megabytes``, at most, and
+    ``select_ms`` and ``merge_ms``, per round. A cell without runs holds None.
     """
     experiment = read_experiment(folder)
     percent = experiment["metric"] == "accuracy"
@@ -135,12 +137,32 @@ def _cost(runs: Sequence[History], target: float | None, scale: float) -> Row:
         "rounds_to_target": _mean(reached),
         "reached": len(reached) if target is not None and runs else None,
         "swing": _mean([scale * float(np.std(tail, ddof=1)) for tail in tails if len(tail) > 1]),
+        "spread": _mean([scale * float(np.std(t[-10:], ddof=1)) for t in tails if len(t) > 1]),
+        "worst_decile": _mean([scale * _value(h.last_five("worst_decile")) for h in runs]),
         "consensus": _mean([scale * value for value in shared if value is not None]),
         "tv_mean": _mean([value for value in drift if value is not None]),
         "megabytes": _mean([(h.total("uplink") + h.total("downlink")) / 1e6 for h in runs]),
+        "megabytes_to_target": _mean([_megabytes(h, h.rounds_to(target)) for h in runs if target]),
         "seconds": _mean([h.seconds("round") for h in runs]),
+        "memory_megabytes": _mean([_memory(h) for h in runs]),
+        "select_ms": _mean([1e3 * h.seconds("select") / len(h) for h in runs]),
+        "merge_ms": _mean([1e3 * h.seconds("merge") / len(h) for h in runs]),
     }
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
+def _megabytes(history: History, rounds: int | None) -> float | None:
+    """Return the traffic of the first `rounds` rounds; None if the target was not reached."""
+    if rounds is None:
+        return None
+    first = history.rounds[:rounds]
+    return sum(r.get("uplink", 0) + r.get("downlink", 0) for r in first) / 1e6
+
+
+def _memory(history: History) -> float:
+    """Return what the aggregator remembered at most."""
+    return max((r.get("memory_bytes", 0) for r in history.rounds), default=0) / 1e6
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None

@@ -18,7 +18,9 @@ from .results import Row, measure
 #: Experiments in the order in which ``all`` runs them.
 TABLES = ("classification", "kernels", "regression", "ablations", "participation")
 DRAWINGS = ("overview", "theory")
-NAMES = (*TABLES, *DRAWINGS, "all")
+#: What goes beyond the paper; ``all`` leaves it out.
+BEYOND = ("beyond", "holdout", "variance")
+NAMES = (*TABLES, *DRAWINGS, *BEYOND, "all")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,14 +76,14 @@ def _one(name: str, plan: Plan, out: Path, progress: bool, tell: Callable[[str],
     from ..loop import run  # needs torch; the names above do not
 
     module: Any = importlib.import_module(f"{__package__}.{name}")
-    if name in ("regression", "theory") and plan.dataset not in (None, name):
+    if name in ("regression", "theory", "variance") and plan.dataset not in (None, name):
         plan = dataclasses.replace(plan, dataset=None)  # `all` with a data set of images
     experiment = module.make(plan)
     manifest = Manifest(experiment, plan, out)
     path = manifest.write()
     wanted = [cell for cell in experiment.cells if cell.wanted]
     # Seeds outermost: pairs are complete early.
-    for seed in range(experiment.seeds):
+    for seed in range(experiment.first_seed, experiment.first_seed + experiment.seeds):
         for cell in wanted:
             if manifest.is_finished(cell, seed):
                 continue

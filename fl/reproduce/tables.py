@@ -64,3 +64,21 @@ def difference(row: Row, digits: int = 2) -> str:
     if row["low"] is None:
         return text
     return f"{text} [{row['low']:+.{digits}f}, {row['high']:+.{digits}f}]"
+
+
+def rounds_to(row: Row) -> str:
+    """Return the rounds that a row took to its target, as text."""
+    if row["target"] is None:
+        return "-"
+    if not row["seeds"]:
+        return "not run"
+    if not row["reached"]:
+        return "never"
+    missed = row["seeds"] - row["reached"]
+    return f"{row['rounds_to_target']:.0f}" + (f" ({missed} never)" if missed else "")
+
+
+def commands_of(rows: Sequence[Row]) -> list[str]:
+    """Return the commands behind the rows that have runs, as lines of Markdown."""
+    commands = dict.fromkeys(row["command"] for row in rows if row["seeds"])
+    return [f"`{command}`\n" for command in commands]

@@ -33,6 +33,8 @@ def apply_method(config, name):
         algorithm__name=method.algorithm,
         algorithm__options=dict(method.algorithm_options),
         aggregator=method.aggregator,
+        aggregator_options=dict(method.aggregator_options),
+        selection__features=method.features,
     )
 
 

@@ -1,0 +1,82 @@
+"""The experiments beyond the paper: ladder, holdout, variance."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fl.presets import BEYOND, METHODS, STEADY, TABLE, make_config
+from fl.reproduce import Plan, beyond, holdout, reproduce
+from fl.reproduce.export import export
+from fl.reproduce.ladder import ladder_table
+from fl.reproduce.results import measure, read_experiment
+from fl.reproduce.variance import AGGREGATORS, POLICIES, is_unbiased
+
+SMALL = {"quick": True, "dataset": "digits", "rounds": 6, "seeds": 1}
+
+
+@pytest.fixture(scope="module")
+def ladder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    plan = Plan(**SMALL, methods=("fedcvr-bolt", "fedavg-memory", STEADY))
+    (outcome,) = reproduce("beyond", plan, out)
+    return out, outcome
+
+
+def test_ladder_shows_gain_and_cost(ladder):
+    _, outcome = ladder
+    rows = {row["column"]: row for row in outcome.rows}
+    memory, base = rows["fedavg + memory"], rows["fedcvr-bolt"]
+    assert base["memory_megabytes"] == 0
+    # A model of digits is 15 010 numbers; what was seen of 50 clients, and a sum in float64.
+    assert 0 < memory["memory_megabytes"] <= (50 * 4 + 8) * 15_010 / 1e6
+    assert memory["merge_ms"] > 0
+    assert memory["select_ms"] > 0
+    assert memory["difference"] == pytest.approx(memory["last_five"] - base["last_five"])
+    assert 0 <= memory["worst_decile"] <= memory["last_five"]
+    assert rows["+ importance"]["seeds"] == 0
+    assert [figure.name for figure in outcome.figures] == ["digits-ladder.png", "digits-curves.png"]
+    text = ladder_table(read_experiment(outcome.path.parent), outcome.rows)
+    assert "| digits (93 %) | cvr-steady | 1 |" in text
+    assert "| digits (93 %) | + importance | 0 | not run |" in text
+
+
+def test_export_fills_the_ladder(ladder, tmp_path):
+    out, _ = ladder
+    (tmp_path / "results.md").write_text("<!-- table beyond-quick -->\n<!-- end beyond-quick -->\n")
+    export(out, tmp_path)
+    assert "server MB" in (tmp_path / "results.md").read_text()
+    assert (tmp_path / "results" / "beyond-quick.csv").exists()
+
+
+def test_holdout_begins_where_no_choice_was_made(tmp_path):
+    (outcome,) = reproduce("holdout", Plan(**SMALL, methods=(STEADY,)), tmp_path)
+    assert (outcome.path.parent / "digits" / STEADY / "seed-10").is_dir()
+    assert not (outcome.path.parent / "digits" / STEADY / "seed-0").exists()
+    assert [row["seeds"] for row in measure(outcome.path.parent)] == [0, 0, 0, 0, 1]
+
+
+def test_every_part_is_a_method_and_the_preset_has_its_own_name():
+    assert set(beyond.PARTS.values()) <= set(METHODS)
+    assert set(holdout.METHODS) <= set(METHODS)
+    assert not set(BEYOND) & set(TABLE)
+    config = make_config("mnist", STEADY)
+    assert (config.method, config.selection.features) == (STEADY, "update")
+    cells = beyond.make(Plan()).cells
+    assert {cell.target for cell in cells} == {0.88}
+    assert {cell.config.rounds for cell in cells} == {200}
+
+
+def test_variance_is_measured_for_every_pair(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "fl.reproduce.variance.POLICIES",
+        {name: POLICIES[name] for name in ("uniform", "coalitions, by size")},
+    )
+    (outcome,) = reproduce("variance", Plan(quick=True), tmp_path)
+    found = json.loads((outcome.path.parent / "variance.json").read_text())["outcomes"]
+    assert len(found) == 2 * len(AGGREGATORS)
+    assert found[0]["variance"] == found[0]["mean_square"] == 1.0
+    for row in found:
+        assert row["unbiased"] == is_unbiased(row["policy"], row["aggregator"])
+        assert np.isfinite([row["bias"], row["errors"], row["variance"]]).all()
+    assert outcome.figures[0].read_bytes().startswith(b"\x89PNG")
