@@ -81,6 +81,7 @@ BEYOND = {
     "fedcvr-bolt-update": _bolt(features="update"),
     "fedcvr-bolt-size": _bolt("coalition-mass", within="size"),
     "fedcvr-bolt-neyman": _bolt("importance", "update", within="neyman"),
+    "fedcvr-bolt-neyman-memory": _bolt("memory", "update", within="neyman"),
     "fedcvr-bolt-counted": _bolt(n_coalitions="eigengap", places="neyman"),
     STEADY: _bolt("memory", "update", within="size"),
 }

@@ -28,6 +28,7 @@ PARTS = {
     "+ counted coalitions": "fedcvr-bolt-counted",
     "+ coalition-memory": "fedcvr-bolt-coalition-memory",
     "+ memory": "fedcvr-bolt-memory",
+    "+ updates, neyman, memory": "fedcvr-bolt-neyman-memory",
     "fedavg + memory": "fedavg-memory",
     "fedavg + mifa": "fedavg-mifa",
     STEADY: STEADY,
