@@ -134,8 +134,8 @@ class Bank:
                     self._checksum[row] = zlib.crc32(old[0, row].data) if self.on_disk else 0
 
     def read(self, row: int) -> Float:
-        """Return one row as float32."""
-        stored = np.array(self._rows[self._place[row], row])
+        """Return one row as float32; maybe a view, good until the row is written."""
+        stored = self._rows[self._place[row], row]
         return stored if self.dtype == "float32" else from_bfloat16(stored)
 
     def write(self, row: int, values: Float) -> Float:

@@ -141,8 +141,10 @@ class Flat:
         self.size = sum(array.size for array in model)
 
     def join(self, model: Sequence[NDArray[Any]]) -> Float:
-        """Return the model as one float64 vector."""
-        return np.concatenate([np.asarray(a, dtype=np.float64).ravel() for a in model])
+        """Return the model as one vector: float32 if all its arrays are, else float64."""
+        single = all(dtype == np.float32 for _, dtype in self._kinds)
+        parts = [np.asarray(a, dtype=np.float32 if single else np.float64).ravel() for a in model]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def split(self, vector: Float) -> Arrays:
         """Return the vector as arrays; whole numbers are rounded."""
@@ -156,14 +158,13 @@ class Flat:
 
     def changes(
         self, updates: Sequence[Sequence[NDArray[Any]]], clients: Ids, base: Float
-    ) -> list[Float]:
-        """Return what each client changed, as float32; a number that is not finite is refused."""
-        found = []
-        for client, update in zip(clients, updates, strict=True):
+    ) -> Float:
+        """Return what each client changed, rows of float32; what is not finite is refused."""
+        found = np.empty((len(updates), self.size), dtype=np.float32)
+        for client, update, row in zip(clients, updates, found, strict=True):
             with np.errstate(over="ignore", invalid="ignore"):  # refused on the next line
-                change = (self.join(update) - base).astype(np.float32)
-            check_finite(change, f"updates of client {client}")
-            found.append(change)
+                np.subtract(self.join(update), base, out=row, casting="same_kind")
+            check_finite(row, f"updates of client {client}")
         return found
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from .._validation import Float, Ids, check_choice, check_stored, check_vector
 from ..selection import Selection
+from ..threads import single_blas_thread
 from .bank import LIMIT, Bank
 from .base import Aggregator, Arrays, Flat
 from .importance import FORMS, check_form, importance_factors, inclusion_for
@@ -91,14 +92,25 @@ class MemoryAggregator(Aggregator):
         base = flat.join(current)
         news = flat.changes(updates, clients, base)
         self._fit(weights, flat.size)
-        mean = self._mean()
-        step = mean.copy()
-        for client, news_of_client, factor in zip(clients, news, factors, strict=True):
-            step += factor * (news_of_client - self._remembered(int(client), mean))
-        for client, news_of_client in zip(clients, news, strict=True):
-            self._remember(int(client), news_of_client)
-        if self.form == "none":
-            step = self._mean()
+        step = self._mean()
+        stand_in = step.astype(np.float32) if self.unseen == "mean" else np.float32(0.0)
+        # Rows of float32 that BLAS adds up: sums over rounds alone need more digits.
+        away = np.empty_like(news)
+        own = weights[clients].astype(np.float32)
+        first = ~self._bank.known[clients]
+        for row, client in enumerate(clients.tolist()):
+            before = stand_in if first[row] else self._bank.read(client)
+            np.subtract(news[row], before, out=away[row])
+            stored = self._bank.write(client, news[row])
+            if self._bank.dtype != "float32":
+                self._sum += own[row] * (stored - news[row])
+        with single_blas_thread():
+            self._sum += np.where(first, 0.0, own).astype(np.float32) @ away
+            if first.any():
+                self._sum += own[first] @ news[first]
+            if self.form == "none":
+                return flat.split(base + self._mean())
+            step += factors.astype(np.float32) @ away
         return flat.split(base + step)
 
     def _factors(self, clients: Ids, weights: Float, selection: Selection | None) -> Float:
@@ -127,17 +139,6 @@ class MemoryAggregator(Aggregator):
         seen = self._weights[self._bank.known].sum()
         total = seen if self.unseen == "mean" else self._weights.sum()
         return self._sum / total if seen > 0 else np.zeros_like(self._sum)
-
-    def _remembered(self, client: int, mean: Float) -> Float:
-        if self._bank.known[client]:
-            return self._bank.read(client)
-        return mean if self.unseen == "mean" else np.zeros_like(mean)
-
-    def _remember(self, client: int, news: Float) -> None:
-        weight = self._weights[client]
-        if self._bank.known[client]:
-            self._sum -= weight * self._bank.read(client)
-        self._sum += weight * self._bank.write(client, news)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values; see `Bank` about files."""
@@ -220,18 +221,19 @@ class CoalitionMemoryAggregator(Aggregator):
         known, before = self._carried(labels, weights, flat.size)
 
         mass = np.bincount(labels, weights=weights)
-        step = (mass / mass.sum()) @ before
-        after = np.zeros_like(before)
-        counted = np.zeros(mass.size)
-        for client, news_of_client, factor in zip(clients, news, factors, strict=True):
-            p = labels[client]
-            step += factor * (news_of_client - before[p])
-            after[p] += weights[client] * news_of_client
-            counted[p] += weights[client]
+        share = np.zeros((mass.size, clients.size))
+        share[labels[clients], np.arange(clients.size)] = weights[clients]
+        counted = share.sum(axis=1)
+        share /= np.where(counted > 0, counted, 1.0)[:, None]
+        taken = np.bincount(labels[clients], weights=factors, minlength=mass.size)
+        with single_blas_thread():
+            step = (mass / mass.sum() - taken).astype(np.float32) @ before
+            step += factors.astype(np.float32) @ news
+            after = share.astype(np.float32) @ news
         self._bank.fit(mass.size, flat.size)
         for p in range(mass.size):
             if counted[p] > 0:
-                self._bank.write(p, after[p] / counted[p])
+                self._bank.write(p, after[p])
             elif known:
                 self._bank.write(p, before[p])
         self._labels = labels.copy()
@@ -241,11 +243,13 @@ class CoalitionMemoryAggregator(Aggregator):
         """Return whether anything is remembered, and M_p for the present coalitions."""
         n_coalitions = int(labels.max()) + 1
         if not self._bank.known.any():
-            return False, np.zeros((n_coalitions, size))
+            return False, np.zeros((n_coalitions, size), dtype=np.float32)
         self._bank.fit(self._bank.n_rows, size)
         n_old = int(self._labels.max()) + 1
         known = self._bank.known[:n_old]
-        old = np.stack([self._bank.read(q) if known[q] else np.zeros(size) for q in range(n_old)])
+        old = np.zeros((n_old, size), dtype=np.float32)
+        for q in np.flatnonzero(known):
+            old[q] = self._bank.read(int(q))
         n_both = min(labels.size, self._labels.size)
         # Newcomers, and clients of weight 0, bring nothing of their own.
         table = np.zeros((n_coalitions, n_old))
@@ -254,7 +258,8 @@ class CoalitionMemoryAggregator(Aggregator):
         mass = table.sum(axis=1, keepdims=True)
         everybody = table.sum(axis=0) / max(table.sum(), 1e-300)
         shares = np.where(mass > 0, table / np.where(mass > 0, mass, 1.0), everybody)
-        return True, shares @ old
+        with single_blas_thread():
+            return True, shares.astype(np.float32) @ old
 
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values; see `Bank` about files."""
