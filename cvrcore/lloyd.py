@@ -16,7 +16,7 @@ from .clustering import Effort, cluster_points, number_by_appearance
 from .threads import run_chunks, single_blas_thread
 
 _CHUNK: Final = 4096  # points of one task
-_SAMPLE: Final = 100  # points per cluster that a cold start is sought on
+_SAMPLE: Final = 50  # points per cluster that a cold start is sought on
 _FEW: Final = 0.01  # stop when a smaller share of labels changes
 
 

@@ -19,7 +19,7 @@ from .affinity import apply_kernel
 from .threads import run_chunks, single_blas_thread
 
 LANDMARKS: Final = ("uniform", "kmeans++")
-_CHUNK: Final = 1024  # clients of one task
+_CHUNK: Final = 256  # clients of one task: their affinities stay in cache
 _SAMPLE: Final = 16  # clients per landmark that the small problem is made from
 _CUT: Final = 1e-7  # eigenvalues of W below this share of the largest are noise
 
@@ -171,13 +171,8 @@ def _solve(marks: Landmarks, rows: Float, sample: Ids, n_wanted: int) -> tuple[F
     total = scale * near.sum(axis=0, dtype=np.float64)
     degree_of = root @ (root.T @ total)
     degrees = near @ degree_of
-    turned = near @ root.astype(np.float32)
-    turned /= np.sqrt(np.maximum(degrees, _least(degrees)))[:, None].astype(np.float32)
-    gram = np.zeros((turned.shape[1], turned.shape[1]))
-    for first in range(0, sample.size, _CHUNK):
-        part = turned[first : first + _CHUNK].astype(np.float64)
-        gram += part.T @ part
-    gram *= scale
+    near /= np.sqrt(np.maximum(degrees, _least(degrees)))[:, None].astype(np.float32)
+    gram = scale * _gram(near, root.astype(np.float32))
     size = gram.shape[0]
     n_found = min(n_wanted + 1, size)
     strengths, turn = linalg.eigh(
@@ -189,6 +184,25 @@ def _solve(marks: Landmarks, rows: Float, sample: Ids, n_wanted: int) -> tuple[F
     embedding = np.zeros((root.shape[0], n_wanted))
     embedding[:, : n_found - 1] = root @ (turn * weights)
     return degree_of.astype(np.float32), embedding.astype(np.float32)
+
+
+def _gram(block: Float, turn: Float) -> Float:
+    """Return ``turn^T block^T block turn`` in float64, from products of a few rows each.
+
+    Rows are turned first: W^-1/2 afterwards would raise the rounding of float32 above the
+    small eigenvalues of flat affinities.
+    """
+    n_tasks = 8
+    chunk = -(-block.shape[0] // n_tasks)
+    sums = np.zeros((n_tasks, turn.shape[1], turn.shape[1]))
+
+    def add(start: int, stop: int) -> None:
+        for first in range(start, stop, 2 * _CHUNK):
+            part = block[first : min(first + 2 * _CHUNK, stop)] @ turn
+            sums[start // chunk] += part.T @ part
+
+    run_chunks(add, block.shape[0], chunk)
+    return sums.sum(axis=0)
 
 
 def _least(degrees: Float) -> float:

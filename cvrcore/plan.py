@@ -113,7 +113,7 @@ def make_plan(
     >>> import cvrcore
     >>> plan = cvrcore.make_plan(100_000, 300, 100, dtype="float32", memory_limit=4e9)
     >>> plan.clustering, plan.store, plan.window
-    ('nystrom', 'window', 24)
+    ('nystrom', 'window', 29)
     """
     n_clients = check_count(n_clients, "n_clients")
     n_features = check_count(n_features, "n_features")

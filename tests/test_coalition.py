@@ -43,24 +43,50 @@ EXACT += [("scripts", "dense"), ("scripts", "factored")]
 @pytest.mark.parametrize(("preset", "store"), EXACT)
 def test_a_hundred_rounds_equal_the_stateless_functions(backend, preset, store, score):
     selector, rng = make(preset=preset, store=store, score=score)
-    predictor = {"paper": "regression", "scripts": "cosine"}[preset]
+    follow_statelessly(selector, rng, score, 1e-9)
+    assert selector._estimator.store.form == ("factored" if store == "factored" else "dense")
+
+
+@pytest.mark.parametrize(
+    ("options", "rtol"),
+    [
+        ({"clustering": "nystrom", "n_landmarks": 20}, 1e-9),
+        ({"store": "window", "window": 200}, 1e-9),
+        ({"memory_limit": 2e6}, 1e-9),
+        ({"dtype": "float32"}, 2e-4),
+        ({"dtype": "float32", "store": "dense"}, 2e-4),
+        ({"dtype": "float32", "store": "factored", "clustering": "nystrom"}, 2e-4),
+    ],
+)
+def test_a_hundred_rounds_under_every_exact_plan(options, rtol):
+    selector, rng = make(**options)
+    follow_statelessly(selector, rng, "raw", rtol)
+    assert selector.dropped == 0
+
+
+def follow_statelessly(selector, rng, score, rtol):
+    """Drive a selector for 103 rounds, and the stateless functions beside it."""
+    exact = selector.dtype == np.float64
+    predictor = selector.predictor
     weights = selector.weights
-    rows = selector.rows
+    rows = selector.rows.astype(np.float64)
     cov, n_updates = np.ones((N_FEATURES, N_CLIENTS, N_CLIENTS)), 0
     for t in range(103):
         available, picked, reported, failed, models = random_round(selector, rng)
         eligible = available & (weights > 0)
         if not picked.warmup:
             scores = cvrcore.variance_reduction(cov, weights)
-            assert_allclose(picked.scores, scores, rtol=1e-9)
+            assert_allclose(picked.scores, scores, rtol=rtol)
             law = cvrcore.boltzmann(scores, picked.coalitions, available=eligible, score=score)
-            assert_allclose(picked.probabilities, law, rtol=1e-9, atol=1e-15)
+            assert_allclose(picked.probabilities, law, rtol=2 * rtol, atol=1e-15)
             stream = copy.deepcopy(selector._rng)
             stream.bit_generator.advance(-int(eligible.sum()))  # to just before the draw
             again = draw_selection(
                 picked.coalitions, scores, eligible, N_SELECT, stream, score=score
             )
-            assert_array_equal(picked.clients, again.clients)
+            if exact:
+                assert_array_equal(picked.clients, again.clients)
+        models = models.astype(selector.dtype).astype(np.float64)
         selector.observe(reported, models, failed=failed)
         previous = rows.copy()
         rows[reported] = models
@@ -79,10 +105,9 @@ def test_a_hundred_rounds_equal_the_stateless_functions(backend, preset, store, 
             n_updates += 1
         assert_array_equal(selector.rows, rows)
         if t % 10 == 0:
-            assert_allclose(selector.covariance(), cov, rtol=1e-9, atol=1e-12)
+            assert_allclose(selector.covariance(), cov, rtol=rtol, atol=1e-3 * rtol)
     assert selector.updates == n_updates > 60
-    assert selector._estimator.store.form == ("factored" if store == "factored" else "dense")
-    assert_allclose(selector.covariance(), cov, rtol=1e-9, atol=1e-12)
+    assert_allclose(selector.covariance(), cov, rtol=rtol, atol=1e-3 * rtol)
 
 
 def test_scripts_need_no_covariance_for_their_scores():
@@ -105,6 +130,7 @@ def test_scripts_need_no_covariance_for_their_scores():
 def test_same_selections_on_every_backend_and_any_number_of_threads(monkeypatch, store):
     """Tasks made small, so that every chunked loop really is in chunks."""
     monkeypatch.setattr("cvrcore.store._TASK", 2000)
+    monkeypatch.setattr("cvrcore.estimator.Estimator._chunk", lambda self: 16)
     monkeypatch.setattr("cvrcore.spectral._CHUNK", 32)
     monkeypatch.setattr("cvrcore.affinity._CHUNK", 32)
 
