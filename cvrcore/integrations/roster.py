@@ -142,6 +142,7 @@ class Roster:
             self._make = functools.partial(make_selector, selector, n_select=n_select, seed=seed)
         else:
             raise TypeError(f"selector must be a name or a Selector, got {selector!r}")
+        self._named = frozenset(inspect.signature(self._policy).parameters)
         self._options = dict(options or {})
         self._feature_seed = seed if isinstance(seed, int) else 0
         self._n_features = n_features
@@ -153,12 +154,12 @@ class Roster:
     @property
     def watches(self) -> bool:
         """Whether the policy watches models."""
-        return "n_features" in inspect.signature(self._policy).parameters
+        return "n_features" in self._named
 
     @property
     def wants_label_counts(self) -> bool:
         """Whether the policy wants the class counts of each client."""
-        return "label_counts" in inspect.signature(self._policy).parameters
+        return "label_counts" in self._named
 
     @property
     def loss_statistic(self) -> str | None:
@@ -173,7 +174,7 @@ class Roster:
             self.features = FeatureMap.last_layer(model, self._n_features, self._feature_seed)
         if self.features is None:
             return
-        if self.selector is None and "initial" in inspect.signature(self._policy).parameters:
+        if self.selector is None and "initial" in self._named:
             self._options.setdefault("initial", self.features.extract(model))
         wanted = getattr(self.selector, "n_features", self.features.n_features)
         if wanted != self.features.n_features:
@@ -267,13 +268,12 @@ class Roster:
                 if id not in answers:
                     raise ValueError("no answer in time")
                 news[id] = self._news(answers[id])
-                selector._check_report([self.ids.slot(id)], **_stacked([news[id]]), failed=())
             except (TypeError, ValueError) as error:
-                news.pop(id, None)
                 why[id] = str(error)
+        if any(row["durations"] is None for row in news.values()):
+            news = {id: {**row, "durations": None} for id, row in news.items()}  # all or nobody
+        news = self._sifted(selector, news, why)
         rows = list(news.values())
-        if any(row["durations"] is None for row in rows):
-            rows = [{**row, "durations": None} for row in rows]  # all or nobody
         slots = [self.ids.slot(id) for id in news]
         lost = sorted(self.ids.slot(id) for id in why)
         selector.observe(slots, **_stacked(rows), failed=lost)
@@ -357,6 +357,28 @@ class Roster:
         if silent:
             logger.warning("%d of %d clients gave no loss: %r", len(silent), len(ids), silent[:5])
         return np.where(np.isfinite(losses), losses, np.nan)
+
+    def _sifted(
+        self, selector: Selector, news: dict[Any, dict[str, Any]], why: dict[Any, str]
+    ) -> dict[Any, dict[str, Any]]:
+        """Return the news that the policy accepts; the reasons of others go to `why`."""
+
+        def check(ids: list[Any]) -> None:
+            rows = _stacked([news[id] for id in ids])
+            selector._check_report([self.ids.slot(id) for id in ids], **rows, failed=())
+
+        try:
+            check(list(news))  # all at once: a check goes over every client there is
+            return news
+        except (TypeError, ValueError):
+            accepted = {}
+        for id in news:
+            try:
+                check([id])
+                accepted[id] = news[id]
+            except (TypeError, ValueError) as error:
+                why[id] = str(error)
+        return accepted
 
     def _news(self, answer: Answer) -> dict[str, Any]:
         """Return what the policy is told of one answer; ValueError says what is wrong."""
