@@ -23,9 +23,9 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard cvrcore_ext/*.pyx c
 $(FRAMEWORKS_STAMP): export CVRCORE_EXT := $(if $(wildcard cvrcore_ext/base/*.so),skip,$(or $(CVRCORE_EXT),auto))
 $(FRAMEWORKS_STAMP): pyproject.toml setup.py constraints.txt
 	test -x $(FRAMEWORKS_RUN) || $(PYTHON) -m venv $(FRAMEWORKS)
-	if $(FRAMEWORKS_RUN) $(INSTALL) ".[fl,report,dev,flower,nvflare,ray]"; then touch $@; else \
+	if $(FRAMEWORKS_RUN) $(INSTALL) ".[fl,report,dev,flower,nvflare,ray,pfl]"; then touch $@; else \
 		$(FRAMEWORKS_RUN) $(INSTALL) ".[fl,report,dev]" || exit 1; \
-		for extra in flower nvflare ray; do $(FRAMEWORKS_RUN) $(INSTALL) ".[$$extra]" || \
+		for extra in flower nvflare ray pfl; do $(FRAMEWORKS_RUN) $(INSTALL) ".[$$extra]" || \
 			echo "WARNING: extra $$extra could not be installed: its tests will be skipped" >&2; \
 		done; \
 	fi
