@@ -39,11 +39,21 @@ def test_readme_snippets_run():
         subprocess.run([sys.executable, "-c", snippet], check=True, timeout=120, cwd=ROOT)
 
 
-def test_readme_links_lead_somewhere():
-    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text())
-    assert links
-    for link in links:
-        assert (ROOT / link).exists(), link
+def test_the_loop_of_any_loop_runs_as_printed():
+    page = ROOT / "docs/any-loop.md"
+    results = doctest.testfile(str(page), module_relative=False)
+    assert results.attempted > 20
+    assert results.failed == 0
+    loop = re.search(r">>> for t in range.*?\n\n", page.read_text(), re.DOTALL)
+    assert len(loop[0].strip().splitlines()) <= 10
+
+
+def test_links_lead_somewhere():
+    # results.md grows with its figures, as long runs finish.
+    pages = [path for path in (ROOT / "docs").glob("*.md") if path.name != "results.md"]
+    for page in [ROOT / "README.md", *pages]:
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
 def test_every_equation_of_the_core_is_cited():
