@@ -236,6 +236,10 @@ def _projected(block: Float, image: Float) -> tuple[Float, Float] | None:
 def direct_basis(operator: NormalisedAffinity, n_vectors: int) -> Basis:
     """Solve without a start, by LAPACK or (large problems) ARPACK."""
     n_clients = operator.lead.shape[0]
+    if n_clients <= _FEW:  # a whole solve takes less time than loading SciPy
+        values, vectors = np.linalg.eigh(operator.matrix)
+        vectors = vectors[:, : -n_vectors - 1 : -1]
+        return Basis(np.ascontiguousarray(vectors), values[: -n_vectors - 1 : -1].copy())
     linalg = importlib.import_module("scipy.linalg")
     with single_blas_thread():  # SciPy's BLAS may have been loaded just now
         if n_clients <= _DENSE_LIMIT or n_vectors > n_clients // 4:
