@@ -226,7 +226,8 @@ def _picture(found: list[Outcome], path: Path) -> None:
         places = np.arange(len(heights)) + i * width
         axes.bar(places, heights, width, color=colour, label=aggregator)
     axes.set_yscale("log")
-    axes.set_xticks(np.arange(len(POLICIES)) + 0.4, list(POLICIES), fontsize=7)
+    names = [name.replace(", ", ",\n") for name in POLICIES]
+    axes.set_xticks(np.arange(len(POLICIES)) + 0.4, names, fontsize=7)
     axes.set_ylabel("mean squared error of the step / FedAvg's")
     axes.set_title("Steps against the full-participation update, on a quadratic", fontsize=9)
     axes.legend(frameon=False, fontsize=7, ncols=3)
