@@ -37,7 +37,7 @@ def save_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
     try:
         with os.fdopen(handle, "wb") as file:
-            np.savez(file, **entries)
+            np.savez(file, allow_pickle=False, **entries)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

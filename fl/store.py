@@ -160,16 +160,7 @@ class RunStore:
             self._write("config.json", self._config.to_dict())
             self._fresh = True
             return
-        # Through RunConfig: a setting that is newer than the folder has its default there.
-        held = read_json(path)
-        with contextlib.suppress(ConfigError):
-            held = RunConfig.from_dict(held).to_dict()
-        difference = _first_difference(held, self._config.to_dict())
-        if difference:
-            raise StoreError(
-                f"{self.folder} holds a run of another config: {difference}; choose another "
-                "folder, or delete this one"
-            )
+        refuse_another(self.folder, self._config)
         if not resume and (self.folder / "rounds.jsonl").exists():
             raise StoreError(
                 f"{self.folder} already holds this run; resume it, or choose another folder"
@@ -231,6 +222,22 @@ def write_json(path: Path, value: Any) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def refuse_another(folder: Path, config: RunConfig) -> None:
+    """Raise `StoreError` if a folder holds a run of another config."""
+    if not (folder / "config.json").exists():
+        return
+    # Through RunConfig: a setting that is newer than the folder has its default there.
+    held = read_json(folder / "config.json")
+    with contextlib.suppress(ConfigError):
+        held = RunConfig.from_dict(held).to_dict()
+    difference = _first_difference(held, config.to_dict())
+    if difference:
+        raise StoreError(
+            f"{folder} holds a run of another config: {difference}; choose another folder, "
+            "or delete this one"
+        )
 
 
 def _first_difference(ours: Any, theirs: Any, path: str = "") -> str:

@@ -364,7 +364,7 @@ def test_a_round_nobody_answered_can_be_closed(make):
 def test_unknown_names_and_options_are_refused(make):
     selector = make()
     options = {"weights": WEIGHTS, **REQUIRED.get(selector.name, {})}
-    with pytest.raises(TypeError, match=f"^{selector.name}: .*no_such_option"):
+    with pytest.raises(TypeError, match=f"no_such_option is not an option of {selector.name}"):
         make_selector(selector.name, N_CLIENTS, N_SELECT, no_such_option=1, **options)
     with pytest.raises(ValueError, match="name must be one of .*'oort'.*, got 'ort'"):
         make_selector("ort", N_CLIENTS, N_SELECT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from typing import Any
 
 from .base import Selector
@@ -34,12 +36,25 @@ def make_selector(name: str, n_clients: int, n_select: int, **options: Any) -> S
     """
     cls = policy_class(name)
     settings = {key: options.pop(key) for key in SETTINGS if key in options}
+    _check_names(name, cls, options)
     try:
         selector = cls(n_clients=n_clients, n_select=n_select, **options)
     except TypeError as error:
-        if "unexpected keyword" in str(error) or "missing" in str(error):
+        if "missing" in str(error):
             raise TypeError(f"{name}: {error}") from None
         raise
     if settings:
         selector.guard(**settings)
     return selector
+
+
+def _check_names(name: str, cls: type[Selector], options: dict[str, Any]) -> None:
+    """Refuse an option that the policy does not have, and name the one most like it."""
+    known = inspect.signature(cls).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    for option in options:
+        if option not in known:
+            close = difflib.get_close_matches(option, [*known, *SETTINGS], n=1, cutoff=0.5)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"{option} is not an option of {name}{hint}")

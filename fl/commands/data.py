@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from .errors import clear_errors
-from .settings import DataDir, Json
+from .settings import DATASETS, DataDir, Json
 
 app = typer.Typer(no_args_is_help=True, help="Data sets: list, fetch, check.")
 
-Name = Annotated[str, typer.Argument(help="Data set.")]
+Name = Annotated[str, typer.Argument(help=f"Data set: {DATASETS}.")]
 
 
 @app.command("list")

@@ -10,6 +10,7 @@ import typer
 
 from .errors import clear_errors
 from .settings import (
+    METHODS,
     Change,
     Clients,
     DataDir,
@@ -33,7 +34,10 @@ from .settings import (
 
 def run(
     dataset: Dataset = None,
-    method: Annotated[str | None, option("Method.", "--method", default="fedavg")] = None,
+    method: Annotated[
+        str | None,
+        option(f"Method: {METHODS}, a variant, or METHOD+POLICY.", "--method", default="fedavg"),
+    ] = None,
     policy: Annotated[
         str | None,
         option("Policy that picks, if not the method's own.", "--policy", default="the method's"),
@@ -108,7 +112,7 @@ def run(
 def compare(
     methods: Annotated[
         list[str] | None,
-        typer.Argument(help="Methods.", show_default="fedavg fedcvr-bolt"),
+        typer.Argument(help=f"Methods: {METHODS}, ...", show_default="fedavg fedcvr-bolt"),
     ] = None,
     dataset: Dataset = None,
     preset: Preset = None,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from .errors import clear_errors
-from .settings import DataDir, Json, Quiet, Workers, option
+from .settings import DataDir, Json, Preset, Quiet, Workers, option, read_file
 
 
 def reproduce(
@@ -20,7 +20,7 @@ def reproduce(
             "overview, all; beyond, holdout, variance."
         ),
     ],
-    preset: Annotated[str, typer.Option(help="paper or scripts.")] = "paper",
+    preset: Preset = None,
     dataset: Annotated[
         str | None,
         option("mnist, cifar10, cifar100, or another.", "--dataset", default="mnist"),
@@ -37,11 +37,16 @@ def reproduce(
         int | None, option("Rounds.", "--rounds", default="MNIST 200, others 100")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="30 rounds, 10 of warm-up, 2 seeds: minutes.")
-    ] = False,
+        bool | None,
+        typer.Option("--quick", help="30 rounds, 10 of warm-up, 2 seeds: minutes."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of all experiments.")] = Path("runs"),
     data_dir: DataDir = None,
     workers: Workers = None,
+    config: Annotated[
+        Path | None,
+        option("TOML file of these options; arguments win.", "--config", default="none"),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -52,15 +57,18 @@ def reproduce(
         from ..reproduce.results import read_experiment
         from ..reproduce.tables import print_results
 
-        plan = Plan(
-            preset=preset,
-            seeds=seeds,
-            rounds=rounds,
-            quick=quick,
-            dataset=dataset,
-            methods=tuple(name for text in methods or () for name in text.split(",")),
-            data_dir=data_dir,
-            workers=workers,
+        given = {
+            "preset": preset,
+            "seeds": seeds,
+            "rounds": rounds,
+            "quick": quick,
+            "dataset": dataset,
+            "methods": tuple(name for text in methods or () for name in text.split(",")) or None,
+            "data_dir": data_dir,
+            "workers": workers,
+        }
+        plan = Plan.of(
+            read_file(config), {k: value for k, value in given.items() if value is not None}
         )
         outcomes = run_experiment(
             experiment,
@@ -73,7 +81,12 @@ def reproduce(
             typer.echo(
                 json.dumps(
                     [
-                        {"experiment": o.name, "quick": quick, "path": str(o.path), "rows": o.rows}
+                        {
+                            "experiment": o.name,
+                            "quick": plan.quick,
+                            "path": str(o.path),
+                            "rows": o.rows,
+                        }
                         for o in outcomes
                     ]
                 )

@@ -19,7 +19,9 @@ def option(text: str, *names: str, default: str) -> Any:
     return typer.Option(*names, help=text, show_default=default)
 
 
-Dataset = Annotated[str | None, option("Data set.", "--dataset", default="digits")]
+DATASETS = "digits, mnist, fashion-mnist, cifar10, cifar100, synthetic or regression"
+METHODS = "fedavg, power-of-choice, active, fedprox, ifca, fesem, fedcbs, oort or fedcvr-bolt"
+Dataset = Annotated[str | None, option(f"Data set: {DATASETS}.", "--dataset", default="digits")]
 Preset = Annotated[str | None, option("paper or scripts.", "--preset", default="paper")]
 Rounds = Annotated[
     int | None,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..settings import nearest
 from .cifar10 import CIFAR10, read_cifar10
 from .cifar100 import CIFAR100, read_cifar100
 from .digits import read_digits
@@ -122,7 +123,8 @@ DATASETS: dict[str, DataSet] = {
 def find_dataset(dataset: str) -> DataSet:
     """Return an entry of `DATASETS`, or say which there are."""
     if dataset not in DATASETS:
-        raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}")
+        hint = nearest(dataset, DATASETS)
+        raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}{hint}")
     return DATASETS[dataset]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from ..config import ConfigError, RunConfig, nearest
 from ..paper import Value
 from ..presets import METHODS, make_config
+from ..settings import unknown
 
 #: Settings of ``--quick``: enough rounds to see every step, too few to compare.
 QUICK_ROUNDS, QUICK_WARMUP, QUICK_SEEDS = 30, 10, 2
@@ -47,6 +48,19 @@ class Plan:
                 raise ConfigError(
                     f"method must be one of {', '.join(METHODS)}; got {method!r}{hint}"
                 )
+
+    @classmethod
+    def of(cls, file: Mapping[str, Any], given: Mapping[str, Any]) -> Plan:
+        """Return the plan of a file, changed by what was given beside it."""
+        if isinstance(file.get("methods"), list):
+            file = {**file, "methods": tuple(file["methods"])}
+        kinds = {field.name: field.type for field in dataclasses.fields(cls)}
+        for name, value in file.items():
+            if name not in kinds:
+                raise ConfigError(unknown(name, kinds, ""))
+            if type(value).__name__ not in str(kinds[name]):
+                raise ConfigError(f"{name} must be of type {kinds[name]}, got {value!r}")
+        return cls(**{**file, **given})
 
     def n_seeds(self, usual: int, quick: int = QUICK_SEEDS) -> int:
         """Return the number of seeds, counted from 0."""

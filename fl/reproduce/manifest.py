@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import RunConfig
-from ..store import StoreError, read_json, write_json
+from ..store import StoreError, read_json, refuse_another, write_json
 from .experiment import Cell, Experiment, Plan
 
 NAME = "experiment.json"
@@ -38,6 +38,13 @@ class Manifest:
     def place(self, cell: Cell, seed: int) -> Path:
         """Return the folder of one run."""
         return self._out / cell.place(self._experiment.name, self._suffix) / f"seed-{seed}"
+
+    def check(self) -> None:
+        """Refuse a plan whose runs would meet others of different settings; touch nothing."""
+        first = self._experiment.first_seed
+        for cell in (cell for cell in self._experiment.cells if cell.wanted):
+            for seed in range(first, first + self._experiment.seeds):
+                refuse_another(self.place(cell, seed), cell.config.replace(seed=seed))
 
     def is_finished(self, cell: Cell, seed: int) -> bool:
         """Return whether a run of these very settings is complete."""

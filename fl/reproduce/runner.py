@@ -79,9 +79,12 @@ def _one(name: str, plan: Plan, out: Path, progress: bool, tell: Callable[[str],
     if name in ("regression", "theory", "variance") and plan.dataset not in (None, name):
         plan = dataclasses.replace(plan, dataset=None)  # `all` with a data set of images
     experiment = module.make(plan)
-    manifest = Manifest(experiment, plan, out)
-    path = manifest.write()
     wanted = [cell for cell in experiment.cells if cell.wanted]
+    if experiment.metric == "accuracy" and plan.dataset == "regression":
+        raise ConfigError(f"{name} compares accuracies, and regression has none")
+    manifest = Manifest(experiment, plan, out)
+    manifest.check()
+    path = manifest.write()
     # Seeds outermost: pairs are complete early.
     for seed in range(experiment.first_seed, experiment.first_seed + experiment.seeds):
         for cell in wanted:

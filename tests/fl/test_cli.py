@@ -235,3 +235,58 @@ def test_full_disk_is_one_line_and_leaves_nothing_to_trust(tmp_path):
     again = execute(*arguments, "--resume", "--json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["rounds"] == 30
+
+
+def test_help_names_every_method_and_data_set():
+    from fl.commands.settings import DATASETS, METHODS
+    from fl.data import DATASETS as KNOWN
+    from fl.presets import TABLE
+
+    assert set(METHODS.replace(" or ", ", ").split(", ")) == set(TABLE)
+    assert set(DATASETS.replace(" or ", ", ").split(", ")) == set(KNOWN)
+
+
+def test_reproduce_takes_its_options_from_a_file_and_arguments_win(tmp_path):
+    file = tmp_path / "plan.toml"
+    file.write_text(
+        'rounds = 2\nseeds = 1\nquick = true\ndataset = "digits"\nmethods = ["fedavg"]\n'
+    )
+    arguments = ["reproduce", "classification", "--config", file, "--out", tmp_path, "--quiet"]
+    assert invoke(*arguments).exit_code == 0
+    record = tmp_path / "classification-quick" / "experiment.json"
+    before = record.read_bytes()
+    assert b"--rounds 2" in before
+    # Other rounds in the same folder are refused, and the record stays as it was.
+    refused = invoke(*arguments, "--rounds", 3)
+    assert refused.exit_code == 2
+    assert "its rounds is 2, not 3" in refused.stderr
+    assert record.read_bytes() == before
+    for text, message in (
+        ("round = 2", "round is not a setting; did you mean 'rounds'?"),
+        ('rounds = "2"', "rounds must be of type int"),
+    ):
+        file.write_text(text)
+        bad = invoke(*arguments)
+        assert bad.exit_code == 2
+        assert message in bad.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["data", "check", "mnst"], "did you mean 'mnist'?"),
+        (
+            ["run", "--method", "fedcvr-bolt", "--set", "selection.options.temprature=2"],
+            "temprature is not an option of fedcvr-bolt; did you mean 'temperature'?",
+        ),
+        (
+            ["reproduce", "kernels", "--dataset", "regression", "--out", "{tmp}"],
+            "kernels compares accuracies, and regression has none",
+        ),
+    ],
+)
+def test_near_misses_are_named(tmp_path, arguments, message):
+    refused = invoke(*(word.format(tmp=tmp_path) for word in arguments))
+    assert refused.exit_code == 2
+    assert message in refused.stderr
+    assert not list(tmp_path.iterdir())
