@@ -414,7 +414,7 @@ def test_the_record_is_bounded():
         ({"max_share": 1}, "max_share must be above 1, got 1"),
         ({"min_share": 0}, "min_share must be positive, got 0"),
         ({"min_share": 1.5}, "min_share must be at most 1, got 1.5"),
-        ({"max_shar": 2}, "unexpected keyword argument 'max_shar'"),
+        ({"max_shar": 2}, "max_shar is not an option of uniform; did you mean 'max_share'"),
     ],
 )
 def test_settings_are_checked(options, message):
