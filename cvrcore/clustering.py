@@ -100,7 +100,9 @@ def spectral_coalitions(
         n_clients = affinity.offsets.shape[0]
         return balanced_partition(n_clients, n_coalitions, rng), None
     positive = affinity.kernel in POSITIVE_KERNELS
-    points, basis = spectral_points(affinity.matrix(), n_coalitions, basis, positive)
+    points, basis = spectral_points(
+        affinity.matrix(), n_coalitions, basis, positive, affinity.principal
+    )
     # Eigenvectors are bounded and warm ones are float32: no digit is lost, and half the time.
     return cluster_points(points.astype(np.float32), n_coalitions, rng, effort, start), basis
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +24,7 @@ TOLERANCE: Final = 1e-3  # residual of each eigenpair, relative to the smallest 
 _DENSE_LIMIT: Final = 1500  # clients up to which LAPACK solves a cold problem
 _MAX_SWEEPS: Final = 5
 _MAX_DEGREE: Final = 24
+_ROUGH_DEGREE: Final = 10  # of the first filter after a guess
 _CHUNK: Final = 256  # rows of a product done by one task
 _FEW: Final = 160  # clients up to which our own small kernels beat calls of BLAS
 
@@ -78,7 +80,11 @@ class NormalisedAffinity:
 
 
 def spectral_points(
-    affinity: Float, n_coalitions: int, start: Basis | None = None, positive: bool = True
+    affinity: Float,
+    n_coalitions: int,
+    start: Basis | None = None,
+    positive: bool = True,
+    guess: Callable[[int], Float] | None = None,
 ) -> tuple[Float, Basis]:
     """Embed clients by the ``n_coalitions - 1`` eigenvectors that follow the constant one.
 
@@ -91,6 +97,9 @@ def spectral_points(
         to a direct one if that does not converge.
     positive : bool
         Whether the affinity has no negative eigenvalue; the iteration relies on it.
+    guess : callable, optional
+        Gives a block of so many vectors to iterate from, where there is no start and the
+        problem is large.
 
     Returns
     -------
@@ -100,8 +109,14 @@ def spectral_points(
     n_clients, n_wanted = affinity.shape[0], n_coalitions - 1
     block = block_width(n_clients, n_wanted)
     with single_blas_thread():
-        if start is not None and positive and start.vectors.shape == (n_clients, block):
+        warm = start is not None and start.vectors.shape == (n_clients, block)
+        large = guess is not None and n_clients > _DENSE_LIMIT and block <= n_clients // 4
+        if positive and (warm or large):
             operator = NormalisedAffinity(affinity, np.float32)
+            if not warm:
+                assert guess is not None
+                start = _rough_basis(operator, guess(block), n_wanted)
+            assert start is not None
             basis = filtered_subspace(operator, start, n_wanted)
             if basis is not None:
                 return operator.embed(basis.vectors[:, :n_wanted]), basis
@@ -120,6 +135,13 @@ def block_width(n_clients: int, n_wanted: int) -> int:
     if whole < n_wanted + 4:
         whole += 16
     return min(whole if 4 * whole <= n_clients else width, n_clients - 1)
+
+
+def _rough_basis(operator: NormalisedAffinity, block: Float, n_wanted: int) -> Basis:
+    """Make a start of a guess: its Ritz vectors, of which many sweeps may be needed."""
+    block = np.linalg.qr(block.astype(operator.matrix.dtype))[0]
+    vectors, _, values, _ = _rayleigh_ritz(operator, block, n_wanted)
+    return Basis(vectors, values, degree=_ROUGH_DEGREE)
 
 
 def filtered_subspace(operator: NormalisedAffinity, start: Basis, n_wanted: int) -> Basis | None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import BUILDS, load_kernels
+from conftest import BUILDS, flat_models, load_kernels, planted_models
 from numpy.testing import assert_allclose, assert_array_equal
 
 from cvrcore.affinity import Affinity
@@ -93,3 +93,16 @@ def test_a_block_has_guard_vectors(n_clients, n_wanted):
     width = block_width(n_clients, n_wanted)
     assert n_wanted + 4 <= width < n_clients
     assert width % 16 == 0 or 4 * width > n_clients
+
+
+@pytest.mark.parametrize("kind", ["planted", "flat"])
+def test_large_cold_problems_start_from_principal_coordinates(monkeypatch, kind):
+    monkeypatch.setattr("cvrcore.spectral._DENSE_LIMIT", 200)
+    rng = np.random.default_rng(5)
+    rows = planted_models(400, 30, 8, rng)[0] if kind == "planted" else flat_models(400, 30, rng)
+    affinity = Affinity(rows, "rbf", 1.0)
+    points, found = spectral_points(affinity.matrix(), 8, guess=affinity.principal)
+    assert 0 < found.products < 60  # it did iterate
+    exact = np.linalg.eigh(NormalisedAffinity(affinity.matrix()).matrix)[1][:, ::-1][:, :7]
+    cosines = np.linalg.svd(exact.T @ found.vectors[:, :7], compute_uv=False)
+    assert cosines.min() > 1 - 1e-3
