@@ -37,7 +37,8 @@ def save_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
     try:
         with os.fdopen(handle, "wb") as file:
-            np.savez(file, allow_pickle=False, **entries)
+            # Without allow_pickle: NumPy 2.0 would save it as one more array.
+            np.savez(file, **entries)  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -216,7 +216,8 @@ class Gate:
             incidents += _cuts("loss", clients, losses, bound, round)
             losses = np.where(losses > bound, bound, losses)
         if models is not None and self.guards.max_norm is not None:
-            centre = np.median(models, axis=0) if len(models) >= 3 else self.centre
+            enough = len(models) >= 3
+            centre = np.median(models, axis=0).astype(np.float64) if enough else self.centre
         if models is not None and centre is not None:
             away = models.astype(np.float64) - centre
             distances = np.sqrt(np.einsum("kd,kd->k", away, away))
