@@ -9,7 +9,7 @@ FRAMEWORKS := .venv-frameworks
 FRAMEWORKS_RUN := $(FRAMEWORKS)/bin/python
 FRAMEWORKS_STAMP := $(FRAMEWORKS)/.installed
 
-.PHONY: demo test test-frameworks bench bench-fl lint clean setup
+.PHONY: demo test test-frameworks test-matrix test-kernels coverage mutants fuzz soak capture audit bench bench-fl lint clean setup
 
 setup: $(STAMP)
 
@@ -39,6 +39,34 @@ test: $(STAMP)
 test-frameworks: $(FRAMEWORKS_STAMP)
 	$(FRAMEWORKS_RUN) -m pytest tests/frameworks
 
+test-matrix: $(STAMP)  # both backends, no compiler, one and two threads, float32, old and new versions
+	.ci/matrix
+
+test-kernels: $(STAMP)  # Cython kernels with bounds checks, under AddressSanitizer
+	.ci/kernels
+
+coverage: $(STAMP)  # branches of cvrcore, kernels interpreted so that they count
+	NUMBA_DISABLE_JIT=1 CVRCORE_BACKEND=numba $(RUN) -m pytest -q tests --ignore tests/fl --ignore tests/frameworks \
+		--ignore tests/test_soak.py --ignore tests/test_killed.py --timeout 1200 \
+		--cov cvrcore --cov-branch --cov-report term-missing:skip-covered --cov-fail-under 95
+
+mutants: $(STAMP)  # plants faults one at a time: the suite must notice each
+	$(RUN) tests/mutants.py
+
+fuzz: $(STAMP)  # the fuzz and stateful tests, forty times as long
+	CVRCORE_FUZZ=40 $(RUN) -m pytest -q --timeout 7200 tests/test_fuzz_states.py tests/test_stateful.py tests/fl/test_fuzz_readers.py
+
+soak: $(STAMP)  # 20,000 rounds of every policy
+	PYTHONPATH=. $(RUN) tests/soak.py
+
+capture: $(STAMP)  # how many picks colluding attackers get, without and with guards
+	$(RUN) -m bench.capture
+
+audit: $(STAMP)  # known holes in installed packages; needs the network, fails if one is skipped
+	$(RUN) -m pip install --quiet --disable-pip-version-check pip-audit
+	$(RUN) -m pip freeze --exclude-editable > build/audit.txt
+	$(RUN) -m pip_audit --strict --disable-pip --no-deps --requirement build/audit.txt
+
 bench: $(STAMP)
 	$(RUN) -m bench
 
@@ -51,6 +79,6 @@ lint: $(STAMP)
 	$(RUN) -m mypy
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(FRAMEWORKS) .venv-matrix build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find cvrcore cvrcore_ext fl bench tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	find cvrcore_ext -name '*.so' -delete

@@ -7,7 +7,14 @@ import pytest
 # Before any cvrcore import: Numba's cache ignores edits in other files.
 os.environ["CVRCORE_NUMBA_CACHE"] = "0"
 
-from cvrcore import _backend
+from cvrcore import CoalitionSelector, _backend
+
+# The suite with another storage: `make test-matrix` sets it.
+DTYPE = os.environ.get("CVRCORE_TEST_DTYPE", "float64")
+CoalitionSelector.__init__.__defaults__ = tuple(
+    DTYPE if default == "float64" else default
+    for default in CoalitionSelector.__init__.__defaults__
+)
 
 BUILDS = {
     "numba": "cvrcore",

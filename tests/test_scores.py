@@ -27,6 +27,13 @@ def test_vanishing_diagonal_counts_as_no_reduction(backend):
     assert np.isfinite(scores).all()
 
 
+def test_floor_is_a_share_of_the_mean_diagonal(kernels):
+    diagonal = np.array([[4.0, 1.0], [0.0, 1.0], [2.0, 4.0]])
+    floor = np.empty(2)
+    kernels["diagonal_floor"](diagonal, 1e-12, floor)
+    assert_allclose(floor, [2e-12, 2e-12], rtol=1e-12)
+
+
 def test_ones_give_every_client_the_score_d():
     assert_array_equal(cvrcore.variance_reduction(np.ones((7, 5, 5)), np.ones(5)), np.full(5, 7.0))
 

@@ -1,0 +1,114 @@
+"""Plant small faults, one at a time, and see that the suite notices: ``make mutants``.
+
+Each fault changes one line of a kernel or a selector (a sign, an index, an off-by-one, a
+missing floor) in a copy of the tree without the extension, so that no compiled twin gives it
+away. The tests named beside it must fail. A fault that nobody notices is printed, and makes
+the exit status 1.
+"""
+
+# ruff: noqa: E501 - one fault a line reads best
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+#: File, the text as it is, the text with a fault, tests that must notice.
+FAULTS = [
+    ("_scores", "relative * (floor[d] / n_clients)", "relative * floor[d]", "scores covariance"),
+    ("_scores", "lanes[d - blocks] += terms[d]", "lanes[0] = terms[d]", "scores"),
+    ("_scores", "terms[d] = (u * u) / q if q > floor[d] else 0.0\n        scores[k]", "terms[d] = (u * u) / q\n        scores[k]", "scores"),
+    ("_scores", "keep = 1.0 - rate", "keep = 1.0 + rate", "scores coalition"),
+    ("_scores", "projection[d] = rate * projection[d]", "projection[d] = projection[d]", "scores coalition"),
+    ("_scores", "+ rate * (delta * delta)", "+ rate * delta", "scores coalition"),
+    ("_scores", "+ delta * projection[d]", "- delta * projection[d]", "scores coalition"),
+    ("_scores", "floor[d] = keep * floor[d] + rate", "floor[d] = floor[d] + rate", "scores"),
+    ("_covariance", "step = max(begin[asked], 0)", "step = 0", "covariance store coalition"),
+    ("_covariance", "while step < n_stored:", "while step < n_stored - 1:", "covariance coalition"),
+    ("_covariance", "row = k * (k + 1) // 2 + j if k >= j else", "row = k * (k + 1) // 2 + j if k > j + 1 else", "covariance coalition"),
+    ("_covariance", "if d < n_features else 0.0", "if d < n_features - 1 else 0.0", "covariance coalition"),
+    ("_covariance", "for j in range(i + 1):\n                row", "for j in range(i):\n                row", "covariance coalition"),
+    ("_covariance", "min(max(scale * entries[k, d], -bound), bound)", "scale * entries[k, d]", "covariance coalition"),
+    ("_covariance", "coefficient = entry / variance if variance > floor[d] else 0.0\n            residual[k, d] = np.float64(rows[k, d]) - coefficient * np.float64(rows[j, d])\n        if", "coefficient = entry / variance\n            residual[k, d] = np.float64(rows[k, d]) - coefficient * np.float64(rows[j, d])\n        if", "covariance coalition"),
+    ("_covariance", "- coefficients[k] * np.float64(rows[j, d])", "+ coefficients[k] * np.float64(rows[j, d])", "covariance coalition"),
+    ("_affinity", "1.0 / peak if peak > 1e-300 else 0.0", "1.0", "affinity guards"),
+    ("_affinity", "nonzero[k] = 1.0 if norm > 0.0 else 0.0", "nonzero[k] = 1.0", "affinity"),
+    ("_affinity", "- 2.0 * np.float64(products[i, k])", "- np.float64(products[i, k])", "affinity"),
+    ("_affinity", "distance if distance > 0.0 else 0.0", "distance", "affinity"),
+    ("_affinity", "terms[d] = abs(np.float64(rows[i, d])", "terms[d] = (np.float64(rows[i, d])", "affinity"),
+    ("_affinity", "- weight * lead[j]", "+ weight * lead[j]", "clustering spectral subspace"),
+    ("_kmeans", "if potential < lowest:", "if potential > lowest:", "clustering kmeans"),
+    ("_kmeans", "nearer = lane[i] < best[i]", "nearer = lane[i] > best[i]", "clustering kmeans"),
+    ("_kmeans", "sizes[labels[i]] += 1\n    for j", "sizes[labels[i]] += 2\n    for j", "clustering kmeans"),
+    ("_kmeans", "if sizes[source] < 2:", "if sizes[source] < 0:", "clustering kmeans"),
+    ("sampling", "below = values - groups.spread(top)", "below = groups.spread(top) - values", "sampling"),
+    ("sampling", "places[np.argmax(groups.sizes - places)] += 1", "places[np.argmax(groups.sizes)] += 1", "sampling coalition"),
+    ("sampling", "return below / temperature", "return below * temperature", "sampling"),
+    ("sampling", "position < np.repeat(places", "position <= np.repeat(places", "sampling selectors"),
+    ("selectors/coalition", "1.0 / (self.updates + 2)", "1.0 / (self.updates + 1)", "coalition stateful"),
+    ("selectors/coalition", "self._ones *= 1.0 - rate", "self._ones *= 1.0", "coalition stateful"),
+    ("selectors/coalition", "self._moment * (total / grown)", "self._moment", "coalition stateful"),
+    ("selectors/coalition", "if self.round < self.warmup:", "if self.round <= self.warmup:", "coalition stateful"),
+    ("selectors/power_of_choice", "np.where(np.isnan(losses), -np.inf, losses)", "np.where(np.isnan(losses), np.inf, losses)", "power_of_choice stateful"),
+    ("selectors/active", "values[kept] - values[kept].max()", "values[kept].max() - values[kept]", "active"),
+    ("selectors/active", "kept = pool[order[n_dropped:]]", "kept = pool[order[: pool.size - n_dropped]]", "active"),
+    ("selectors/oort", "low = 0.999 * ordered[0]", "low = ordered[0] * 1.001", "oort stateful"),
+    ("selectors/oort", "self._last_rounds[report.failed] = self.round + 1", "pass", "oort stateful"),
+    ("selectors/class_balanced", "-self.beta * (m + 1)", "-self.beta * m", "class_balanced stateful"),
+    ("selectors/class_balanced", "logits[positions[:m]] = -np.inf", "logits[positions[: m - 1]] = -np.inf", "class_balanced selectors"),
+    ("selectors/guards", "self.credit[picked] -= 1.0", "self.credit[picked] -= 0.5", "guards"),
+    ("selectors/guards", "np.minimum(self.credit, BURST, out=self.credit)", "pass", "guards"),
+    ("selectors/guards", "self.owed + share >= 1.0", "self.owed + share >= 2.5", "guards"),
+    ("selectors/guards", "MEDIAN_FACTOR * middle if middle > 0", "middle if middle > 0", "guards"),
+    ("selectors/base", "picked[array] = False", "pass", "selectors"),
+    ("selectors/base", "self._pending = self._probed = None", "pass", "concurrency stateful"),
+    ("state", "stored == _digest(entries)", "True", "state fuzz_states"),
+    ("state", "os.replace(temporary, path)", "path.write_bytes(temporary.read_bytes()); temporary.unlink()", "killed"),
+]  # fmt: skip
+
+
+def survives(number: int) -> str | None:
+    """Plant one fault and run its tests; return its name if they pass all the same."""
+    module, before, after, tests = FAULTS[number]
+    label = f"{number:2} {module}: {before.splitlines()[0]}  ->  {after.splitlines()[0]}"
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        for name in ("cvrcore", "tests", "pyproject.toml"):
+            source = ROOT / name
+            copy = shutil.copytree if source.is_dir() else shutil.copyfile
+            copy(source, place / name)
+        path = place / "cvrcore" / f"{module}.py"
+        text = path.read_text()
+        if before not in text:
+            return f"{label}: no such text any more"
+        path.write_text(text.replace(before, after, 1))
+        files = [f"tests/test_{name}.py" for name in tests.split()]
+        found = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+            + [name for name in files if (place / name).exists()],
+            cwd=place,
+            env={**os.environ, "PYTHONPATH": str(place), "CVRCORE_BACKEND": "numba"},
+            capture_output=True,
+            text=True,
+        )
+    print("survived" if found.returncode == 0 else "killed  ", label, flush=True)
+    if found.returncode not in (0, 1, 2):
+        return f"{label}: {found.stdout[-300:]}"
+    return label if found.returncode == 0 else None
+
+
+def main() -> int:
+    chosen = [int(text) for text in sys.argv[1:]] or list(range(len(FAULTS)))
+    with ThreadPoolExecutor(os.cpu_count()) as crew:
+        left = [label for label in crew.map(survives, chosen) if label]
+    print(f"{len(chosen) - len(left)} of {len(chosen)} faults killed")
+    print("\n".join(left))
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
