@@ -112,6 +112,7 @@ class History:
             "uplink": self.total("uplink"),
             "downlink": self.total("downlink"),
             "probe_bytes": self.total("probe_bytes"),
+            "failures": sum(len(record.get("failed", ())) for record in self.rounds),
             "covered": None if (covered := self.final("covered")) is None else int(covered),
             "tv_mean": float(drift.mean()) if drift.size else None,
             "seconds": self.seconds("round"),

@@ -36,12 +36,14 @@ class Meter:
         failed: np.ndarray,
         models_sent: int,
         with_losses: bool,
+        n_spoilt: int = 0,
     ) -> dict[str, Any]:
         """Take in one round and return its part of the record.
 
         ``downlink`` and ``uplink`` are bytes of this round, the probe's included;
         ``probe_bytes`` is the part that would not have been sent without the probe. A
-        client that drops out has downloaded but not uploaded. ``entropy`` is that of the
+        client that drops out has downloaded but not uploaded; one of the `n_spoilt` whose
+        model diverged has uploaded it for nothing. ``entropy`` is that of the
         shares of all picks so far, in nats: log(n_clients) when all were picked alike.
         """
         picked = selection.clients
@@ -57,7 +59,7 @@ class Meter:
             "failed": failed.tolist(),
             "warmup": bool(selection.warmup),
             "downlink": downloads * self._model_bytes,
-            "uplink": reported.size * upload + probed.size * SCALAR,
+            "uplink": (reported.size + n_spoilt) * upload + probed.size * SCALAR,
             "probed": int(probed.size),
             "probe_bytes": probe_bytes,
             "covered": int((self._times_picked > 0).sum()),

@@ -142,7 +142,10 @@ class Server:
         with self._timed("merge"):
             algorithm.merge(selection, reported, starts[back], vectors)
         wants_losses = selector.loss_statistic is not None
-        record = self.meter.round(selection, here, probed, reported, failed, sent, wants_losses)
+        spoilt = sum(a is not None for a in answers) - reported.size
+        record = self.meter.round(
+            selection, here, probed, reported, failed, sent, wants_losses, spoilt
+        )
         if algorithm.memory_bytes:
             record["memory_bytes"] = algorithm.memory_bytes
         if len(algorithm.models) > 1:

@@ -68,3 +68,11 @@ def test_coverage_coalitions_and_state():
     second = go(meter, 0, 4)
     assert (second["covered"], second["ari"], second["tv_max"]) == (3, 1.0, 0.0)
     assert go(other, 0, 4) == second
+
+
+def test_a_model_that_diverged_was_uploaded_all_the_same():
+    picked = np.array([1, 2, 3])
+    shape = (Selection(picked), EVERYBODY, NOBODY, picked[:1], picked[1:], 1, True)
+    lost = Meter(EVERYBODY.size, 100).round(*shape)["uplink"]
+    spoilt = Meter(EVERYBODY.size, 100).round(*shape, 2)["uplink"]
+    assert (lost, spoilt) == (108, 324)
