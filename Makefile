@@ -9,7 +9,7 @@ FRAMEWORKS := .venv-frameworks
 FRAMEWORKS_RUN := $(FRAMEWORKS)/bin/python
 FRAMEWORKS_STAMP := $(FRAMEWORKS)/.installed
 
-.PHONY: demo test test-frameworks test-matrix test-kernels coverage mutants fuzz soak capture audit bench bench-fl lint clean setup
+.PHONY: demo test test-frameworks test-matrix test-kernels coverage mutants fuzz soak capture audit bench bench-full bench-fl lint clean setup
 
 setup: $(STAMP)
 
@@ -69,6 +69,11 @@ audit: $(STAMP)  # known holes in installed packages; needs the network, fails i
 
 bench: $(STAMP)
 	$(RUN) -m bench
+
+# Everything, about half an hour; brings docs/performance.md and its figures up to date.
+# BENCH_JSON=file saves the record elsewhere than in bench/results/full.json.
+bench-full: $(STAMP)
+	$(RUN) -m bench --full $(if $(BENCH_JSON),--json $(BENCH_JSON))
 
 bench-fl: $(STAMP)
 	$(RUN) -m bench.bench_fl

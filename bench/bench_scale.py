@@ -1,0 +1,287 @@
+"""From a thousand clients to a million: time against what the host needs for the bare work.
+
+``python -m bench.bench_scale --case NAME`` runs one case, a process of its own, so that its
+peak of memory is its own; without a case each runs in a process of its own, in turn. Ours is
+the mean over steady rounds; the bare work is timed in the same process, on both threads.
+"""
+
+import gc
+import subprocess
+import sys
+import time
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from bench.federations import Federation
+from bench.machine import copy_bandwidth, mean_time, peak_memory, product_time, read_bandwidth
+from bench.peers import DenseRound
+from bench.rows import ROOT, Found, Row, part_main, run_part
+
+PART = "scale"
+
+
+class Drive:
+    """A selector and its federation, one round at a time; memory is counted over the inputs."""
+
+    def __init__(self, kind, size, **options):
+        n_clients, n_features, n_select = size
+        self.federation = Federation(kind, n_clients, n_features, n_select)
+        gc.collect()
+        self.before = peak_memory()
+        self.selector = self.federation.selector(n_select, **options)
+
+    def timed(self):
+        """Return seconds of a round, and of its select; models are drawn outside the clock."""
+        began = time.perf_counter()
+        picked = self.selector.select()
+        select = time.perf_counter() - began
+        models = self.federation.draw(picked.clients)
+        began = time.perf_counter()
+        self.selector.observe(picked.clients, models)
+        return time.perf_counter() - began + select, select
+
+    def round(self):
+        """Return seconds of a round."""
+        return self.timed()[0]
+
+    def rounds(self, count, recluster=None):
+        """Return the mean of `count` rounds; `recluster`: every so many, from now on."""
+        if recluster is not None:
+            self.selector.recluster_every = recluster
+        return float(np.mean([self.round() for _ in range(count)])) if count else 0.0
+
+    def extra(self):
+        """Return bytes at the peak beyond the inputs."""
+        return peak_memory() - self.before
+
+    def close(self):
+        """Give the selector's memory back before the bare work is timed."""
+        del self.selector
+        gc.collect()
+
+
+# -- a thousand: against the dense peer ------------------------------------------------
+
+
+def dense_peer(kind, size, n_rounds=4):
+    """Return seconds of a steady round of the dense peer, with one thread or two: the best."""
+    federation = Federation(kind, *size)
+    peer = DenseRound(federation.initial.astype(np.float64), federation.weights, size[2])
+
+    def one():
+        picked = peer.select()
+        peer.observe(federation.draw(picked))
+
+    times = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            one()
+            times.append(mean_time(one, n_rounds))
+    return min(times)
+
+
+def thousand(kind, must, size=(1000, 300, 50), long=200, n_timed=32):
+    """K = 1,000 in float64: the core's aims, under the plan that takes the memory it likes."""
+    drive = Drive(kind, size, dtype="float64")
+    drive.rounds(long // 5)
+    early = drive.rounds(n_timed)
+    drive.rounds(long - long // 5 - n_timed)
+    late = drive.rounds(n_timed)
+    extra = drive.extra()
+    drive.close()
+    peer = dense_peer(kind, size)
+    name = f"K={size[0]:,}, {kind}"
+    return Found(
+        [
+            Row(PART, f"{name}, t={long // 5}: dense peer / ours", peer / early, "x", ">=", must),
+            Row(PART, f"{name}, t={long}: dense peer / ours", peer / late, "x", ">=", must),
+            Row(PART, f"{name}, t={long}: round", 1e3 * late, "ms"),
+            Row(PART, f"{name}, default plan: peak", extra / 1e9, "GB", note="memory for time"),
+        ]
+    )
+
+
+def thousand_small(size=(1000, 300, 50), long=200, n_timed=32, limit=8e8):
+    """K = 1,000 under a third of a dense float64 C: less memory, a little more time."""
+    drive = Drive("planted", size, dtype="float64", memory_limit=limit)
+    drive.rounds(long)
+    late = drive.rounds(n_timed)
+    extra = drive.extra()
+    dense = 8.0 * size[1] * size[0] ** 2
+    name = f"K={size[0]:,}, memory_limit={limit:.0e}"
+    return Found(
+        [
+            Row(PART, f"{name}, t={long}: peak / dense C", extra / dense, "x", "<=", 1 / 3),
+            Row(PART, f"{name}, t={long}: round", 1e3 * late, "ms"),
+        ]
+    )
+
+
+# -- ten thousand: exact, against ten products -----------------------------------------
+
+
+def ten_thousand(kind, must, size=(10_000, 300, 100), long=200, n_timed=6, limit=5e9):
+    """K = 10,000 exact in float32; rounds between the timed ones keep their coalitions."""
+    n_clients, _, n_select = size
+    drive = Drive(kind, size, clustering="exact", memory_limit=limit)
+    drive.rounds(4, recluster=1)
+    drive.rounds(long // 5 - 8, recluster=1 << 30)
+    drive.rounds(4, recluster=1)
+    early = drive.rounds(n_timed)
+    drive.rounds(long - long // 5 - n_timed - 4, recluster=1 << 30)
+    drive.rounds(4, recluster=1)
+    late = drive.rounds(n_timed)
+    extra, dropped = drive.extra(), drive.selector.dropped
+    drive.close()
+    matrix = np.ones((n_clients, n_clients), dtype=np.float32)
+    block = np.ones((n_clients, n_select), dtype=np.float32)
+    products = 10 * product_time(matrix, block)
+    name = f"K={n_clients:,}, exact, {kind}"
+    note = f"round {late:.3g} s, ten products {products:.3g} s, dropped {dropped:.3g}"
+    return Found(
+        [
+            Row(PART, f"{name}, t={long // 5}: / ten products", early / products, "x", "<=", must),
+            Row(
+                PART, f"{name}, t={long}: / ten products", late / products, "x", "<=", must,
+                note=note,
+            ),
+            Row(PART, f"{name}, t={long}: peak", extra / 1e9, "GB", "<=", limit / 1e9),
+        ]
+    )  # fmt: skip
+
+
+# -- beyond: landmarks, against a product, a pass and the bytes touched ------------------
+
+
+def bytes_touched(n_clients, n_features, n_residuals, itemsize=4):
+    """Return what a round without re-clustering must read, and what it must update in place.
+
+    Reads, of K x D each: the residuals kept (every client's, for C_kj), its row and its
+    diagonal for the prediction, and once more the new residual, since the moments need its
+    sum over all clients first. Updates (read and written): `C alpha` and `diag C`. Written:
+    the new residual, over one that was read just before. Then vectors of 8 bytes a client:
+    scores, labels and the pairs are read (5), scores, probabilities, representatives and
+    pairs are written (5). The P rows that changed, and those of representatives, are few.
+    """
+    area = n_clients * n_features * itemsize
+    reads = (n_residuals + 3) * area + 5 * 8 * n_clients
+    updates = 2 * (2 * area) + area + 5 * 8 * n_clients
+    return reads, updates
+
+
+def stream_time(reads, updates, n_threads=2):
+    """Return seconds for bytes only read, and bytes read and written, at the host's pace."""
+    n_bytes = int(min(256_000_000, max(reads, 8_000_000)))
+    slow = updates / copy_bandwidth(n_threads, n_bytes)
+    return reads / read_bandwidth(n_threads, n_bytes) + slow
+
+
+def lloyd_time(n_clients, n_select, repeats=3):
+    """Return seconds of one pass of k-means through BLAS: a product, then the best centre."""
+    points = np.ones((n_clients, n_select), dtype=np.float32)
+    centres = np.ones((n_select, n_select), dtype=np.float32)
+    products = np.ones_like(points)
+
+    def one():
+        np.matmul(points, centres, out=products)
+        products.argmax(axis=1)
+
+    with threadpool_limits(2, "blas"):
+        one()
+        return mean_time(one, repeats)
+
+
+def bare_clustering(n_clients, n_features, n_select, n_landmarks):
+    """Return seconds of one (K x D)(D x m) product and one pass of k-means."""
+    rows = np.ones((n_clients, n_features), dtype=np.float32)
+    columns = np.ones((n_features, n_landmarks), dtype=np.float32)
+    product = product_time(rows, columns)
+    return product + lloyd_time(n_clients, n_select)
+
+
+def landmarks(size, limit, clustering=None, other=None, n_landmarks=500, n_timed=4, fill=True):
+    """Time re-clustering rounds and the others, past the window where `fill`.
+
+    `clustering` and `other` are what their ratios must not exceed, if anything.
+    """
+    n_clients, n_features, n_select = size
+    options = {"clustering": "nystrom", "n_landmarks": n_landmarks, "memory_limit": limit}
+    drive = Drive("planted", size, recluster_every=1 << 30, store="window", **options)
+    window = drive.selector.plan().window
+    drive.rounds(window + 1 if fill else 1)
+    others, streams = [], []
+    for _ in range(n_timed):
+        kept = drive.selector._estimator.store.history.count
+        others.append(drive.round())
+        streams.append(bytes_touched(n_clients, n_features, kept))
+    selects, wholes = [], []
+    drive.selector.recluster_every = 1
+    for _ in range(n_timed if fill else 1):
+        whole, select = drive.timed()
+        wholes.append(whole)
+        selects.append(select)
+    extra, dropped = drive.extra(), drive.selector.dropped
+    drive.close()
+    stream = stream_time(*np.mean(streams, axis=0))
+    bare = bare_clustering(n_clients, n_features, n_select, n_landmarks)
+    name = f"K={n_clients:,}"
+    whole, select, mean = (float(np.mean(times)) for times in (wholes, selects, others))
+    note = f"round {whole:.3g} s, product and pass {bare:.3g} s"
+    rows = [
+        Row(
+            PART, f"{name}: re-clustering round / product and pass", whole / bare, "x", "<=",
+            clustering,
+            note=note,
+        ),
+        Row(PART, f"{name}: its select alone / product and pass", select / bare, "x"),
+        Row(
+            PART, f"{name}: other rounds / stream", mean / stream, "x", "<=", other,
+            note=f"round {mean:.3g} s, stream {stream:.3g} s, window {window}, "
+            f"dropped {dropped:.3g}",
+        ),
+        Row(PART, f"{name}: peak", extra / 1e9, "GB", "<=", limit / 1e9),
+    ]  # fmt: skip
+    return Found(rows)
+
+
+def million(size=(1_000_000, 100, 100), limit=8e9):
+    """K = 1,000,000: five rounds in all, the first and the last of which cluster."""
+    return landmarks(size, limit, other=1.5, n_timed=3, fill=False)
+
+
+#: Each case: what to run, and bytes that it will touch.
+CASES = {
+    "short": (lambda: landmarks((20_000, 100, 50), 4e8, n_timed=3), 1e9),
+    "1k-planted": (lambda: thousand("planted", 80), 3e9),
+    "1k-flat": (lambda: thousand("flat", 50), 3e9),
+    "1k-small": (thousand_small, 1e9),
+    "10k-planted": (lambda: ten_thousand("planted", 1.5), 5.5e9),
+    "10k-flat": (lambda: ten_thousand("flat", 2.0), 5.5e9),
+    "100k": (lambda: landmarks((100_000, 300, 100), 3e9, clustering=3, other=1.5), 3.5e9),
+    "1m": (million, 8.5e9),
+}
+
+
+def measure(case=None):
+    if case is not None:
+        return CASES[case][0]()
+    found = Found()
+    for name in CASES:
+        if name != "short":
+            found.add(run_case(name))
+    return found
+
+
+def run_case(name):
+    """Run a case in a process of its own, after another has touched as much memory.
+
+    On virtual hosts the first touch of a page costs more than the round that touches it.
+    """
+    script = f"from bench.machine import touch; touch({CASES[name][1]})"
+    subprocess.run([sys.executable, "-c", script], check=False, timeout=600, cwd=ROOT)
+    return run_part("bench_scale", "--case", name)
+
+
+if __name__ == "__main__":
+    part_main(measure, __doc__, CASES)

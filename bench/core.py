@@ -1,0 +1,63 @@
+"""The server's round beside the dense peer: rows made of `bench_core`'s records."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.rows import ROOT, Found, Row, part_main
+
+PART = "core"
+#: Name, group, which of ours, must, aim: how many times faster than the best peer.
+RATIOS = [
+    ("round, K=100 D=300 P=10, planted", "round K=100 planted", "ours", 20, 30),
+    ("round, K=100 D=300 P=10, flat", "round K=100 flat", "ours", 20, 30),
+    ("round, K=1000 P=50, planted, t=40", "round K=1000 planted", "40 main", 50, 80),
+    ("round, K=1000 P=50, planted, t=200", "round K=1000 planted", "200 main", 50, 80),
+    ("round, K=1000 P=50, flat, t=40", "round K=1000 flat", "40 main", 30, 50),
+    ("round, K=1000 P=50, flat, t=200", "round K=1000 flat", "200 main", 30, 50),
+    ("covariance step, K=100", "covariance step K=100", "ours", 10, 14),
+    ("score, K=100", "score K=100", "ours", 30, 70),
+]
+
+
+def records():
+    """Run pytest-benchmark and return its records, or None where a benchmark failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "core.json"
+        command = [sys.executable, "-m", "pytest", str(Path(__file__).parent / "bench_core.py")]
+        command += ["-q", "-p", "no:xdist", "-o", "timeout=900", f"--benchmark-json={path}"]
+        command += ["--benchmark-disable-gc", "--benchmark-columns=mean,median,stddev,rounds"]
+        if subprocess.run(command, check=False, stdout=sys.stderr, cwd=ROOT).returncode:
+            return None
+        return json.loads(path.read_text())["benchmarks"]
+
+
+def rows_of(records):
+    """Return a row for each ratio, for the import and for the first select."""
+    rows = []
+    for name, group, ours, must, aim in RATIOS:
+        timed = [r for r in records if r["group"] == group]
+        mine = next(r for r in timed if ours in r["name"] and "peer" not in r["name"])
+        best = min(r["stats"]["mean"] for r in timed if "peer" in r["name"])
+        mean = mine["stats"]["mean"]
+        note = f"ours {1e3 * mean:.3f} ms, peer {1e3 * best:.2f} ms"
+        rows.append(Row(PART, name, best / mean, "x", ">=", must, aim, note))
+    inside = {r["name"]: r["extra_info"]["inside"] for r in records if "inside" in r["extra_info"]}
+    heavier = inside["cvrcore"] / inside["numpy"]
+    rows.append(Row(PART, "import cvrcore / import numpy", heavier, "x", "<=", 2))
+    first = inside["first select"]
+    rows.append(Row(PART, "first select of a fresh process", first, "s", "<=", 1, 0.5))
+    return rows
+
+
+def measure(short=False):
+    found = records()
+    return (
+        Found(failed=["bench_core: a benchmark failed"]) if found is None else Found(rows_of(found))
+    )
+
+
+if __name__ == "__main__":
+    part_main(measure, __doc__)

@@ -1,0 +1,158 @@
+"""The bench's own bookkeeping: rows, records, comparisons, fits and the page it fills."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from bench import __main__ as suite
+from bench import pages
+from bench.bench_scale import bytes_touched, landmarks, ten_thousand
+from bench.federations import Federation
+from bench.growth import exponent
+from bench.published import PublishedRound
+from bench.quality import law, variation
+from bench.rows import Found, Row, compare, load, save
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"),
+    [
+        (Row("a", "b", 1.4, sense="<=", must=1.5), "ok"),
+        (Row("a", "b", 1.6, sense="<=", must=1.5), "short"),
+        (Row("a", "b", 60, sense=">=", must=50, aim=80), "ok"),
+        (Row("a", "b", 90, sense=">=", must=50, aim=80), "aim met"),
+        (Row("a", "b", 49, sense=">=", must=50, aim=80), "short"),
+        (Row("a", "b", math.nan, sense="<=", must=50), "short"),
+        (Row("a", "b", 49), ""),
+    ],
+)
+def test_a_verdict_follows_the_bound(row, verdict):
+    assert row.verdict == verdict
+
+
+def test_a_record_survives_its_file(tmp_path):
+    rows = [Row("scale", "peak", 2.5, "GB", "<=", 3.0, note="why"), Row("core", "x", 9.0)]
+    save(tmp_path / "deep" / "a.json", Found(rows, {"growth": {"exact": [[1], [2]]}}), {"cpu": "c"})
+    found, about = load(tmp_path / "deep" / "a.json")
+    assert found.rows == rows
+    assert found.curves == {"growth": {"exact": [[1], [2]]}}
+    assert about == {"cpu": "c"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"rows": [{"name": "x"}]}'])
+def test_what_is_no_record_is_refused(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ValueError, match="is not a record of this bench"):
+        load(tmp_path / "a.json")
+
+
+def test_comparison_marks_what_moved_by_more_than_a_tenth():
+    old = [Row("p", "time", 10.0), Row("p", "ratio", 50.0, sense=">="), Row("p", "same", 1.0)]
+    new = [Row("p", "time", 12.0), Row("p", "ratio", 60.0, sense=">="), Row("p", "same", 1.09)]
+    marks = {row.name: mark for row, _, _, mark in compare(old, [*new, Row("p", "more", 1.0)])}
+    assert marks == {"time": "WORSE", "ratio": "better", "same": "", "more": "new"}
+    assert [mark for *_, mark in compare(old, new[:2])][-1] == "not run"
+
+
+def test_the_command_compares_two_records_without_running(tmp_path, capsys):
+    save(tmp_path / "old.json", Found([Row("p", "round", 10.0, "ms")]), {})
+    save(tmp_path / "new.json", Found([Row("p", "round", 5.0, "ms", must=4.0)]), {})
+    paths = ["--load", str(tmp_path / "new.json"), "--compare", str(tmp_path / "old.json")]
+    with pytest.raises(SystemExit) as ended:
+        suite.main(paths)
+    assert ended.value.code == 1  # 5 is short of 4
+    text = capsys.readouterr().out
+    assert "-50 %" in text
+    assert "better" in text
+
+
+def test_the_page_keeps_all_but_what_stands_between_the_markers():
+    text = f"before\n{pages.BEGIN}\nold\n{pages.END}\nafter\n"
+    found = Found([Row("scale", "peak", 2.5, "GB", "<=", 3.0)])
+    filled = pages.filled(text, found, {"cpu": "a \\1 cpu"})
+    assert filled.startswith("before\n")
+    assert filled.endswith("after\n")
+    assert "old" not in filled
+    assert "| peak | 2.5 GB | <= 3 | ok |" in filled
+    assert pages.filled(filled, found, {"cpu": "a \\1 cpu"}) == filled
+    with pytest.raises(ValueError, match="once each"):
+        pages.filled("no markers", found, {})
+
+
+def test_figures_are_drawn_from_a_record(tmp_path):
+    pytest.importorskip("matplotlib", reason="figures need the extra report")
+    (tmp_path / "performance.md").write_text(f"{pages.BEGIN}{pages.END}")
+    point = {"ari_exact": 1.0, "ari_truth": 1.0, "inertia": 1.0, "tv": 0.1}
+    window = [{"window": w, "tv": 0.0, "score_error": 0.0, "dropped": 0.5} for w in (2, 4)]
+    curves = {
+        "growth": {"exact": [[10, 20], [1.0, 4.0]], "D, other rounds": [[10, 20], [1.0, 2.0]]},
+        "quality": {
+            "landmarks": {"planted": {h: [{"m": 5, **point}] for h in ("uniform", "kmeans++")}},
+            "reference": {"planted": point},
+            "window": {"planted": window, "planted, uniform draws": window},
+        },
+    }
+    pages.write(Found([], curves), {}, tmp_path)
+    for name in ("scale-growth", "scale-quality"):
+        assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5000
+
+
+def test_an_exponent_is_the_power():
+    sizes = np.array([10.0, 20.0, 80.0])
+    assert exponent(sizes, 3 * sizes**1.7) == pytest.approx(1.7)
+
+
+def test_bytes_touched_grow_with_what_is_kept():
+    reads, updates = bytes_touched(1000, 50, 10)
+    assert reads == 13 * 1000 * 50 * 4 + 5 * 8 * 1000
+    assert bytes_touched(1000, 50, 20)[0] - reads == 10 * 1000 * 50 * 4
+    assert bytes_touched(1000, 50, 20)[1] == updates
+
+
+def test_a_federation_is_planted_and_no_row_is_zero():
+    federation = Federation("planted", 40, 30, 4)
+    rows = federation.initial / np.linalg.norm(federation.initial, axis=1, keepdims=True)
+    same = federation.truth[:, None] == federation.truth
+    cosines = rows @ rows.T
+    assert cosines[same].min() > cosines[~same].max()
+    assert (federation.initial.dtype, rows.shape) == (np.float32, (40, 30))
+    flat = Federation("flat", 40, 300, 4).initial
+    flat /= np.linalg.norm(flat, axis=1, keepdims=True)
+    assert (flat @ flat.T).min() > 0.98
+
+
+def test_cases_run_at_any_size():
+    exact = ten_thousand("flat", 2.0, (200, 20, 5), long=60, n_timed=2, limit=1e9)
+    beyond = landmarks((400, 20, 5), 1e9, 3, 1.5, n_landmarks=50, n_timed=2)
+    for row in (*exact.rows, *beyond.rows):
+        assert math.isfinite(row.value), row
+    assert len([row for row in beyond.rows if row.must is not None]) == 3
+
+
+def test_the_published_round_learns_what_the_recursion_says():
+    """C after one update, from residuals taken by hand."""
+    server = PublishedRound(6, 5, 2)
+    labels, picked = np.array([0, 1] * 3), [0, 1]
+    predicted = server.predict(labels, picked)
+    server.update(range(5), predicted)
+    rows = server.rows().astype(float)
+    theirs = rows[np.array(picked)[labels]]
+    cosine = (rows * theirs).sum(1) / np.linalg.norm(rows, axis=1) / np.linalg.norm(theirs, axis=1)
+    residual = rows - cosine[:, None] * theirs
+    for d in range(5):
+        expected = 0.5 + 0.5 * np.outer(residual[:, d], residual[:, d])
+        np.testing.assert_allclose(server.cov[d].numpy(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_laws_are_a_distance_apart():
+    labels = np.array([0, 0, 1, 1])
+    even = law(np.zeros(4), labels)
+    assert even.tolist() == [0.25] * 4
+    assert variation(even, law(np.array([1e3, 0, 0, 0]), labels)) == pytest.approx(0.25)
+
+
+def test_results_are_json(tmp_path):
+    save(tmp_path / "a.json", Found([Row("a", "b", float(np.float32(1.5)))]), {})
+    assert json.loads((tmp_path / "a.json").read_text())["rows"][0]["value"] == 1.5
