@@ -7,13 +7,12 @@ partition when one is due (`make`).
 from __future__ import annotations
 
 import abc
-import copy
 import dataclasses
 from typing import Any, Final
 
 import numpy as np
 
-from ._validation import Float, Ids, check_stored
+from ._validation import Float, Ids, check_count, check_matrix, check_stored, check_vector
 from .affinity import Affinity
 from .clustering import Effort, balanced_partition, plane_coalitions, spectral_coalitions
 from .lloyd import lloyd
@@ -136,9 +135,17 @@ class ExactPartition(Partition):
         """Take back what `state` returned."""
         self.stale = check_stored(state["stale"], "stale", self.stale.size, bool)
         if state["basis"] is not None:
-            self.basis = Basis(**copy.deepcopy(state["basis"]))
+            self.basis = _restored_basis(state["basis"], self.stale.size)
         if state["affinity"] is not None:
             self.affinity = Affinity.restored(state["affinity"], self.kernel, self.gamma)
+            check_matrix(self.affinity.offsets, "offsets", (self.stale.size, None))
+
+
+def _restored_basis(state: dict[str, Any], n_clients: int) -> Basis:
+    vectors = check_matrix(state["vectors"], "vectors", (n_clients, None)).copy()
+    values = check_vector(state["values"], "values", vectors.shape[1], None).copy()
+    degree = check_count(state["degree"], "degree")
+    return Basis(vectors, values, degree, check_count(state["products"], "products", minimum=0))
 
 
 class NystromPartition(Partition):

@@ -95,10 +95,11 @@ def survives(number: int) -> str | None:
             capture_output=True,
             text=True,
         )
-    print("survived" if found.returncode == 0 else "killed  ", label, flush=True)
-    if found.returncode not in (0, 1, 2):
+    verdict = {0: "survived", 1: "killed  "}.get(found.returncode, "broken  ")
+    print(verdict, label, flush=True)
+    if verdict == "broken  ":  # the tests did not run: nothing is known
         return f"{label}: {found.stdout[-300:]}"
-    return label if found.returncode == 0 else None
+    return label if verdict == "survived" else None
 
 
 def main() -> int:

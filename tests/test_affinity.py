@@ -2,7 +2,7 @@ import naive
 import numpy as np
 import pytest
 from conftest import flat_models
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel, sigmoid_kernel
 from sklearn.preprocessing import normalize
 
@@ -59,6 +59,13 @@ def test_distances_of_nearly_equal_rows_keep_their_digits():
     rows = normalize(models)
     exact = ((rows[:, None] - rows[None]) ** 2).sum(axis=2)
     assert_allclose(distances, exact, rtol=1e-6, atol=1e-20)
+
+
+def test_rounding_makes_no_distance_negative(kernels):
+    distances = np.empty((1, 2))
+    products = np.array([[1.0, 1.0 + 1e-9]])
+    kernels["squared_distances"](products, np.ones(2), np.array([0]), distances)
+    assert_array_equal(distances, [[0.0, 0.0]])
 
 
 def test_scale_of_a_model_does_not_matter():

@@ -57,7 +57,6 @@ LEAVES = st.one_of(
     st.just(np.full((12, 4), np.inf)),
     st.just(np.array(["a"])),
 )
-WARM = (("learned", "basis"), ("learned", "affinity"))
 
 
 def places(state, path=()):
@@ -69,6 +68,21 @@ def places(state, path=()):
             yield from places(value, (*path, key))
 
 
+def play(selector):
+    for _ in range(3):
+        asked = selector.probe()
+        losses = None if asked is None else np.ones(asked.size)
+        picked = selector.select(losses=losses).clients
+        assert np.unique(picked).size == picked.size
+        selector.observe(picked, np.ones((picked.size, 4)), np.ones(picked.size))
+
+
+@functools.cache
+def compiled(policy):
+    """Go a few rounds first: the memory that a compiler takes is not the file's."""
+    play(cvrcore.Selector.load(GOLDEN / f"format2-{policy}.npz"))
+
+
 @pytest.mark.parametrize("policy", BUILT_IN)
 @fuzz(120)
 @given(data=st.data())
@@ -76,9 +90,7 @@ def test_forged_states_are_refused_or_work(policy, data):
     """A checksum keeps accidents out, not forgers: every field is changed in turn."""
     number = data.draw(st.sampled_from([1, 2]))
     state = copy.deepcopy(load_state(GOLDEN / f"format{number}-{policy}.npz"))
-    # A warm start is taken as it is: what it spoils, the solver's own checks find or forgive.
-    found = [path for path in places(state) if path[:2] not in WARM]
-    path = data.draw(st.sampled_from(sorted(found, key=str)))
+    path = data.draw(st.sampled_from(sorted(places(state), key=str)))
     target = state
     for key in path[:-1]:
         target = target[key]
@@ -86,6 +98,7 @@ def test_forged_states_are_refused_or_work(policy, data):
         del target[path[-1]]
     else:
         target[path[-1]] = data.draw(LEAVES)
+    compiled(policy)
     with bounded_memory(100_000):
         try:
             selector = policy_class(policy).from_state_dict(state)
@@ -93,12 +106,7 @@ def test_forged_states_are_refused_or_work(policy, data):
             return
         selector.state_dict()
         try:
-            for _ in range(3):
-                asked = selector.probe()
-                losses = None if asked is None else np.ones(asked.size)
-                picked = selector.select(losses=losses).clients
-                assert np.unique(picked).size == picked.size
-                selector.observe(picked, np.ones((picked.size, 4)), np.ones(picked.size))
+            play(selector)
         except ValueError:
             return  # a setting that the rounds above do not fit, such as n_features
 
