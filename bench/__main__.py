@@ -35,30 +35,36 @@ def main(arguments=None):
     parser.add_argument("--full", action="store_true", help="every part: about half an hour")
     parser.add_argument("--json", help="save the rows here; default: bench/results/")
     parser.add_argument("--compare", metavar="OLD", help="a record to show the changes from")
-    parser.add_argument("--load", metavar="RECORD", help="do not run: take this record")
+    parser.add_argument(
+        "--load",
+        metavar="RECORD",
+        action="append",
+        help="do not run: take this record; given again, parts that were run apart are joined",
+    )
     parser.add_argument(
         "--docs", action="store_true", help="draw figures and fill docs/performance.md"
     )
     options = parser.parse_args(arguments)
     try:
         old = None if options.compare is None else load(options.compare)[0]
-        loaded = None if options.load is None else load(options.load)
+        loaded = [load(path) for path in options.load or ()]
     except ValueError as error:
         parser.error(str(error))
 
-    if loaded is None:
+    if loaded:
+        found, about = Found(), loaded[0][1]
+        for part, _ in loaded:
+            found.add(part)
+    else:
         about = host()
         found = run_full() if options.full else run_short()
-        path = options.json or ROOT / "bench" / "results" / (
-            "full.json" if options.full else "short.json"
-        )
-        save(path, found, about)
-    else:
-        found, about = loaded
+    if options.json or not loaded:
+        name = "full.json" if options.full else "short.json"
+        save(options.json or ROOT / "bench" / "results" / name, found, about)
     print_rows(found.rows)
     if old is not None:
         print_comparison(old.rows, found.rows)
-    if options.docs or (options.full and loaded is None):
+    if options.docs or (options.full and not loaded):
         pages.write(found, about, ROOT / "docs")
     for failure in found.failed:
         print(f"failed: {failure}", file=sys.stderr)

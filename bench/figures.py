@@ -17,6 +17,12 @@ def _bare(axes, title, xlabel, ylabel):
     axes.grid(alpha=0.25)
 
 
+def _plain(axes, sizes):
+    """Label a logarithmic axis by the sizes that were measured."""
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=8)
+    axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+
+
 def growth(curves, path):
     """Draw time against K, with the peer's line, and against D: log-log."""
     from bench.growth import exponent
@@ -32,6 +38,9 @@ def growth(curves, path):
         axes.loglog(sizes, seconds, "o-", color=tint, label=label, markersize=4)
     _bare(left, "Server time of a steady round, P = 50", "clients K", "seconds")
     _bare(right, "The same against D, nystrom", "coordinates D", "seconds")
+    widths = [sizes for name, (sizes, _) in curves.items() if name.startswith("D, ")]
+    if widths:
+        _plain(right, widths[0])
     for axes in (left, right):
         axes.legend(fontsize=8, frameon=False)
     _saved(figure, path)
@@ -48,7 +57,9 @@ def quality(curves, path):
             m = [p["m"] for p in points]
             left.semilogx(m, [p["ari_exact"] for p in points], "o-", color=tint, label=how)
             left.semilogx(m, [p["ari_truth"] for p in points], "o:", color=tint, alpha=0.7)
-            right.semilogx(m, [p["inertia"] for p in points], "o-", color=tint, label=how)
+            right.loglog(m, [p["inertia"] for p in points], "o-", color=tint, label=how)
+            _plain(left, m)
+            _plain(right, m)
         other = curves["reference"][world]
         left.axhline(other["ari_exact"], color=GREY, label="exact, another seed")
         right.axhline(other["inertia"], color=GREY, label="exact, another seed")
@@ -62,12 +73,14 @@ def quality(curves, path):
             points = curves["landmarks"][world][how]
             m, tv = [p["m"] for p in points], [p["tv"] for p in points]
             left.semilogx(m, tv, f"o{style}", color=tint, label=f"{world}, {how}")
+            _plain(left, m)
     for (name, points), tint in zip(curves["window"].items(), PALETTE, strict=False):
         kept = [p["window"] for p in points]
-        errors = [max(p["score_error"], 1e-16) for p in points]
-        right.loglog(kept, errors, "o-", color=tint, label=name)
+        apart = [max(p["tv"], 1e-9) for p in points]
+        right.loglog(kept, apart, "o-", color=tint, label=name)
+        _plain(right, kept)
     _bare(left, "Total variation of the selection law", "landmarks m", "distance")
-    _bare(right, "Mean relative error of scores", "residuals kept", "error")
+    _bare(right, "The same, against the window", "residuals kept", "distance")
     left.legend(fontsize=8, frameon=False)
     right.legend(fontsize=8, frameon=False)
     _saved(figure, path)

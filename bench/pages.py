@@ -37,6 +37,11 @@ def markdown(found, about):
         f"load before the run {'unknown' if load is None else f'{load:.1f}'}; "
         f"Python {about.get('python')}, NumPy {about.get('numpy')}, cvrcore {about.get('cvrcore')}."
     ]
+    if load is not None and load > 0.5 * about.get("cores", 1):
+        lines += [
+            "",
+            "**The host was busy: times are not to be relied on; run it again when idle.**",
+        ]
     for part in dict.fromkeys(row.part for row in found.rows):
         lines += ["", f"**{part}**", "", "| | measured | must | | |", "|---|---|---|---|---|"]
         for row in (r for r in found.rows if r.part == part):

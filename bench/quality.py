@@ -5,8 +5,8 @@ Two worlds of K = 1,000 clients: planted coalitions, and last layers trained on 
 planted group, the client's most frequent digit), k-means inertia in the exact embedding over
 the exact path's, total variation of the law that clients are drawn by. Windows leave
 coalitions alone and change the predictor: the law's total variation, in the same coalitions.
-On planted coalitions the law settles on one client of each, whose residual is 0 whatever is
-remembered; a run that draws uniformly inside coalitions stands beside it for that reason.
+The law may settle on one client of a coalition, whose residual is 0 whatever is remembered
+(planted, K = 100): runs that draw uniformly inside coalitions stand beside it for that reason.
 The exact path with another seed of k-means shows what chance alone does.
 """
 

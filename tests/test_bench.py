@@ -68,6 +68,19 @@ def test_the_command_compares_two_records_without_running(tmp_path, capsys):
     assert "better" in text
 
 
+def test_parts_that_were_run_apart_are_joined(tmp_path, capsys):
+    save(tmp_path / "a.json", Found([Row("p", "one", 1.0)], {"growth": {}}), {"cpu": "first"})
+    save(tmp_path / "b.json", Found([Row("q", "two", 2.0)], {"quality": {}}), {"cpu": "other"})
+    paths = ["--load", str(tmp_path / "a.json"), "--load", str(tmp_path / "b.json")]
+    with pytest.raises(SystemExit) as ended:
+        suite.main([*paths, "--json", str(tmp_path / "both.json")])
+    assert ended.value.code == 0
+    found, about = load(tmp_path / "both.json")
+    assert [row.name for row in found.rows] == ["one", "two"]
+    assert set(found.curves) == {"growth", "quality"}
+    assert about == {"cpu": "first"}
+
+
 def test_the_page_keeps_all_but_what_stands_between_the_markers():
     text = f"before\n{pages.BEGIN}\nold\n{pages.END}\nafter\n"
     found = Found([Row("scale", "peak", 2.5, "GB", "<=", 3.0)])
@@ -77,6 +90,8 @@ def test_the_page_keeps_all_but_what_stands_between_the_markers():
     assert "old" not in filled
     assert "| peak | 2.5 GB | <= 3 | ok |" in filled
     assert pages.filled(filled, found, {"cpu": "a \\1 cpu"}) == filled
+    assert "busy" not in pages.filled(text, found, {"load": 0.1, "cores": 2})
+    assert "busy" in pages.filled(text, found, {"load": 9.0, "cores": 2})
     with pytest.raises(ValueError, match="once each"):
         pages.filled("no markers", found, {})
 

@@ -22,7 +22,8 @@ def bench(
         Path | None, typer.Option(help="Show what moved since this saved record.")
     ] = None,
     load: Annotated[
-        Path | None, typer.Option(help="Run nothing: show, or compare, this saved record.")
+        list[Path] | None,
+        typer.Option(help="Run nothing: take this saved record; several are joined."),
     ] = None,
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Save the numbers here. Default: bench/results/.")
@@ -36,13 +37,13 @@ def bench(
         root = Path(__file__).parents[2]
         if not (root / "bench" / "__main__.py").exists():
             raise ValueError("bench needs a checkout: clone the repository and run it there")
-        for name, path in (("compare", compare), ("load", load)):
+        given = [("--compare", compare), *(("--load", path) for path in load or ())]
+        for option, path in given:
             if path is not None and not path.is_file():
-                raise ValueError(f"{name} must be a saved record, got {path}: no such file")
-        paths = {"--compare": compare, "--load": load, "--json": json_path}
+                raise ValueError(f"{option} must be a saved record, got {path}: no such file")
         command = [sys.executable, "-m", "bench", *context.args]
         command += ["--full"] * full + ["--docs"] * docs
-        for option, path in paths.items():
+        for option, path in [*given, ("--json", json_path)]:
             if path is not None:  # relative to where the caller stands, not to the checkout
                 command += [option, str(path.resolve())]
         raise typer.Exit(subprocess.run(command, cwd=root, check=False).returncode)

@@ -111,6 +111,19 @@ def test_bench_without_a_checkout_says_so(tmp_path, monkeypatch):
     assert is_one_line(result.stderr, "bench needs a checkout")
 
 
+def test_bench_compares_saved_records_wherever_it_is_called(tmp_path):
+    row = {"part": "p", "name": "a round", "value": 10.0, "unit": "ms"}
+    (tmp_path / "old.json").write_text(json.dumps({"rows": [row]}))
+    (tmp_path / "new.json").write_text(json.dumps({"rows": [row | {"value": 20.0}]}))
+    done = execute("bench", "--load", "new.json", "--compare", "old.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "+100 %" in done.stdout
+    assert "WORSE" in done.stdout
+    missing = invoke("bench", "--compare", tmp_path / "none.json")
+    assert missing.exit_code == 2
+    assert is_one_line(missing.stderr, "--compare must be a saved record")
+
+
 def test_settings_come_from_toml_and_from_a_saved_config(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text('method = "fedprox"\nrounds = 2\n[training]\nlr = 0.5\n')
