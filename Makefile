@@ -46,7 +46,7 @@ test-kernels: $(STAMP)  # Cython kernels with bounds checks, under AddressSaniti
 	.ci/kernels
 
 coverage: $(STAMP)  # branches of cvrcore, kernels interpreted so that they count
-	NUMBA_DISABLE_JIT=1 CVRCORE_BACKEND=numba $(RUN) -m pytest -q tests --ignore tests/fl --ignore tests/frameworks \
+	NUMBA_DISABLE_JIT=1 CVRCORE_BACKEND=numba $(RUN) -m pytest -q tests --ignore tests/fl --ignore tests/frameworks --ignore tests/test_bench.py \
 		--ignore tests/test_soak.py --ignore tests/test_killed.py --timeout 1200 \
 		--cov cvrcore --cov-branch --cov-report term-missing:skip-covered --cov-fail-under 95
 

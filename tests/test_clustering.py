@@ -24,6 +24,14 @@ def run_kmeans(kmeans, points, n_clusters, n_init, seed, start=(), n_swaps=0):
 # -- k-means ---------------------------------------------------------------------
 
 
+def test_two_that_both_gain_by_leaving_do_not_empty_their_cluster(kernels):
+    """Each of a pair is better off elsewhere; once one has gone, the other must stay."""
+    points = np.array([[1.0], [-1.0], *[[2.2]] * 5, *[[-2.2]] * 5])
+    start = np.array([0, 0, *[1] * 5, *[2] * 5])
+    labels, _ = run_kmeans(kernels["kmeans"], points, 3, 0, seed=0, start=start)
+    assert sorted(np.bincount(labels, minlength=3)) == [1, 5, 6]
+
+
 @pytest.mark.parametrize(("n", "dims", "k"), [(5, 1, 5), (40, 3, 4), (150, 9, 10), (130, 2, 20)])
 def test_kmeans_fills_every_cluster_and_states_its_inertia(kernels, n, dims, k):
     points = np.random.default_rng(0).normal(size=(n, dims))
