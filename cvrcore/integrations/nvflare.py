@@ -59,6 +59,7 @@ class SelectingController(BaseFedAvg):
     introduce : str, optional
         A task, such as ``"validate"``, sent to clients when they are first met; the ``meta``
         of the answer says ``n_samples`` and, for policies that want them, ``label_counts``.
+        One that does not is asked again 1, 2, 4, ... rounds later.
     features : FeatureMap, optional
         What the policy watches of a model; like a ready selector, for subclasses. Default:
         the last layer.
@@ -79,7 +80,7 @@ class SelectingController(BaseFedAvg):
         When the share `enough` of those asked has answered, wait `grace` seconds for the
         others. Default: wait for all, until `timeout`. Neither changes who is asked.
     wait : float
-        Seconds to wait for clients to connect.
+        Seconds to wait for clients to connect, and to introduce themselves.
     aggregator : ModelAggregator, optional
         Default: `BaseFedAvg.aggregate_fn`, the mean weighted by steps.
     checkpoint : path, optional
@@ -165,6 +166,7 @@ class SelectingController(BaseFedAvg):
             n_features=n_features,
             options=options,
         )
+        self._shy: dict[str, tuple[int, int]] = {}  # round to ask again in, and the gap to it
         self._errors: dict[str, str] = {}  # return codes of the present task
         self._arrivals: dict[str, float] = {}
 
@@ -263,7 +265,12 @@ class SelectingController(BaseFedAvg):
         return merged
 
     def _ask(
-        self, task: str, model: FLModel, names: list[str], meta: Mapping[str, Any]
+        self,
+        task: str,
+        model: FLModel,
+        names: list[str],
+        meta: Mapping[str, Any],
+        timeout: int | None = None,
     ) -> dict[str, FLModel]:
         """Send the model to clients by name; return the answer of each that gave one."""
         self._errors, self._arrivals = {}, {}
@@ -281,7 +288,7 @@ class SelectingController(BaseFedAvg):
             task_name=task,
             targets=list(names),
             min_responses=0 if patient else math.ceil(self.enough * len(names)),
-            timeout=self.timeout,
+            timeout=timeout or self.timeout,
             wait_time_after_min_received=0 if patient else math.ceil(self.grace),
         )
         results: dict[str, FLModel] = {}
@@ -328,8 +335,11 @@ class SelectingController(BaseFedAvg):
         """Return who is here, newcomers included."""
         present = self._present()
         strangers = sorted(name for name in present if name not in self.roster.ids)
-        if strangers and self.introduce is not None:
-            self.roster.welcome(self._introduced(model, strangers))
+        if self.introduce is not None:
+            now = self.current_round
+            due = [name for name in strangers if self._shy.get(name, (now, 0))[0] <= now]
+            if due:
+                self.roster.welcome(self._introduced(model, due))
         elif strangers:
             self.roster.welcome({name: Newcomer() for name in strangers})
         return present
@@ -337,15 +347,23 @@ class SelectingController(BaseFedAvg):
     def _introduced(self, model: FLModel, names: list[str]) -> dict[str, Newcomer]:
         assert self.introduce is not None
         found = {}
-        for name, result in self._ask(self.introduce, model, names, {"introduce": True}).items():
+        limit = min(self.timeout, math.ceil(self.wait))
+        answers = self._ask(self.introduce, model, names, {"introduce": True}, limit)
+        for name, result in answers.items():
             try:
                 size, counts = float(result.meta[N_SAMPLES]), result.meta.get(LABEL_COUNTS)
                 found[name] = Newcomer(size, None if counts is None else np.asarray(counts))
             except (KeyError, TypeError, ValueError) as error:
                 self.warning(f"Client {name} did not introduce itself: {error!r}")
         for name in sorted(set(names) - set(found)):
+            # Waiting for it every round would hold up everybody.
+            gap = max(2 * self._shy.get(name, (0, 0))[1], 1)
+            self._shy[name] = self.current_round + gap, gap
             why = self._errors.get(name, "no answer in time, or none of use")
-            self.warning(f"Client {name} is not asked until it introduces itself: {why}")
+            self.warning(
+                f"Client {name} is left out until it introduces itself, asked again in {gap} "
+                f"rounds: {why}"
+            )
         return found
 
     def _losses(self, model: FLModel, names: list[str]) -> dict[str, float]:

@@ -242,7 +242,11 @@ def test_an_introduction_gives_weights_and_one_without_is_left_out():
     weights = controller.roster.selector.weights
     assert weights.tolist() == [6, 8, 9, 10, 11, 12]
     assert "site-2" not in controller.roster.ids
-    assert any("site-2 is not asked" in text for text in controller.logged)
+    assert any("site-2 is left out" in text for text in controller.logged)
+    # It holds up rounds 0, 1, 3 and 7, for no longer than `wait`, and no others.
+    asked = [sent for sent in controller.sent if sent["task"] == "validate"]
+    assert [sent["targets"] for sent in asked] == [NAMES, *[["site-2"]] * 3]
+    assert {sent["timeout"] for sent in asked} == {60}
     known = run("uniform", clients={name: 10.0 for name in NAMES[:3]}, num_rounds=1)
     assert known.roster.selector.weights.tolist() == [10, 10, 10, 1, 1, 1, 1]
 
