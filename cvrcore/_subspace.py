@@ -90,7 +90,7 @@ def project(block, image, inverse, reduced):
         square = lower[a, a]
         for c in range(a):
             square -= lower[a, c] * lower[a, c]
-        if not square > 1e-10 * lower[a, a]:
+        if not square > max(1e-10 * lower[a, a], 1e-30):
             return False
         pivot = np.sqrt(square)
         for b in range(a + 1, n):

@@ -41,6 +41,7 @@ class Estimator:
         self.floor = np.full(n_features, DIAGONAL_FLOOR)
         self.scores = np.full(n_clients, float(n_features))
         self._spare: Float | None = None  # the residual, where no store keeps it
+        self._torn = False  # whether a step was begun and not ended
 
     def learn(
         self,
@@ -64,13 +65,11 @@ class Estimator:
             Cosine of each client's row with its representative's before the round: the
             predictor is then this scalar instead of C_kj / C_jj.
         """
+        self.check_whole()
         pairs = Pairs.of(representative)
         if self.store is not None and previous is None:
             self.store.ask(pairs)
         slot = self._open(rate)
-        silent = np.ones(self.n_clients, dtype=bool)
-        silent[pairs.clients] = False
-        slot.block[silent, slot.index] = 0.0
         coefficients = None if previous is None else previous[pairs.clients]
         chunk = self._chunk()
         n_chunks = max(1, -(-pairs.clients.size // chunk))
@@ -89,8 +88,13 @@ class Estimator:
             _backend.residual_sums(slot.block, slot.index, clients, alpha, projection, squares)
 
         run_chunks(residuals, pairs.clients.size, chunk)
+        # Only now: in a full window the place held a residual of representatives till here.
+        silent = np.ones(self.n_clients, dtype=bool)
+        silent[pairs.clients] = False
+        slot.block[silent, slot.index] = 0.0
         projection, squares = sums.sum(axis=0)
         keep, gain = 1.0 - rate, rate / slot.weight**2
+        self._torn = True  # until everything that follows is done
         self.floor = keep * self.floor + gain * DIAGONAL_FLOOR * (squares / self.n_clients)
         projection *= gain
 
@@ -114,6 +118,14 @@ class Estimator:
             self.store.close(slot)
         self.ones *= keep
         self.updates += 1
+        self._torn = False
+
+    def check_whole(self) -> None:
+        """Refuse to go on from a step that was cut off in the middle, by lack of memory say."""
+        if self._torn:
+            raise RuntimeError(
+                "an earlier observe was cut off in the middle: load the last saved state"
+            )
 
     def _open(self, rate: float) -> Slot:
         if self.store is not None:
@@ -152,16 +164,19 @@ class Estimator:
         share = total / (total + added)
         faded = self.moment * share + self.ones * (1.0 - share)
         fresh = np.full(shape, self.ones)
-        self.moment = np.concatenate([faded, fresh]).astype(self.dtype)
-        self.diagonal = np.concatenate([self.diagonal, fresh]).astype(self.dtype)
-        _backend.diagonal_floor(self.diagonal, DIAGONAL_FLOOR, self.floor)
-        self.scores = score_moments(self.moment, self.diagonal)
+        moment = np.concatenate([faded, fresh]).astype(self.dtype)
+        diagonal = np.concatenate([self.diagonal, fresh]).astype(self.dtype)
+        scores, floor = score_moments(moment, diagonal), np.empty_like(self.floor)
+        _backend.diagonal_floor(diagonal, DIAGONAL_FLOOR, floor)
         if self.store is not None:
             self.store.grow(n_clients)
+        # Nothing below allocates: either all of it grows or none.
+        self.moment, self.diagonal, self.scores, self.floor = moment, diagonal, scores, floor
         self.n_clients, self._spare = n_clients, None
 
     def state(self) -> dict[str, Any]:
         """Return everything as arrays and plain values."""
+        self.check_whole()
         return {
             "updates": self.updates,
             "ones": self.ones,

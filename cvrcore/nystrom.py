@@ -36,7 +36,7 @@ class Landmarks:
 
     def __init__(self, rows: Float, kernel: str, gamma: float | str) -> None:
         self.kernel = kernel
-        self.reference = np.zeros(rows.shape[1], dtype=np.float32)
+        self.reference = np.zeros(rows.shape[1], dtype=rows.dtype)
         self.reference = self._offsets(rows)[0].mean(axis=0)
         self.offsets, self.squares, self.nonzero = self._offsets(rows)
         self.columns = np.ascontiguousarray(self.offsets.T)
@@ -57,11 +57,13 @@ class Landmarks:
         return 0.5 * (distances + distances.T)
 
     def _offsets(self, rows: Float) -> tuple[Float, Float, Float]:
-        rows = np.ascontiguousarray(rows, dtype=np.float32)
+        rows = np.ascontiguousarray(rows)  # in their own dtype: float32 may not hold their scale
         offsets = np.empty_like(rows)
         squares, nonzero = np.empty(rows.shape[0]), np.empty(rows.shape[0])
-        _backend.unit_offsets(rows, self.reference, offsets, squares, nonzero)
-        return offsets, squares.astype(np.float32), nonzero.astype(np.float32)
+        reference = self.reference.astype(rows.dtype)
+        _backend.unit_offsets(rows, reference, offsets, squares, nonzero)
+        narrow = np.float32
+        return offsets.astype(narrow, copy=False), squares.astype(narrow), nonzero.astype(narrow)
 
     def _distances(self, offsets: Float, squares: Float) -> Float:
         if self.kernel == "laplacian":
@@ -92,9 +94,11 @@ def choose_landmarks(rows: Float, n_landmarks: int, how: str, rng: np.random.Gen
     closest = np.full(pool.size, np.inf)
     for i in range(n_landmarks):
         if i:
-            # Rows already taken have distance 0; where all have, any other will do.
-            mass = closest if closest.sum() > 0 else (closest == 0).astype(np.float64)
-            mass[chosen[:i]] = 0.0
+            mass = closest.copy()
+            mass[chosen[:i]] = 0.0  # rounding may leave a taken row some distance to itself
+            if not mass.sum() > 0:  # the rest are copies of taken rows: any will do
+                mass = np.ones(pool.size)
+                mass[chosen[:i]] = 0.0
             chosen[i] = rng.choice(pool.size, p=mass / mass.sum())
         here = chosen[i]
         distance = candidates.squares + candidates.squares[here]

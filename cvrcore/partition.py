@@ -148,6 +148,15 @@ def _restored_basis(state: dict[str, Any], n_clients: int) -> Basis:
     return Basis(vectors, values, degree, check_count(state["products"], "products", minimum=0))
 
 
+def _has_distinct(points: Float, count: int) -> bool:
+    """Return whether there are at least `count` different points, seen from one direction."""
+    if not np.isfinite(points).all():
+        return False
+    shadow = np.sort(points @ np.random.default_rng(0).standard_normal(points.shape[1]))
+    gaps = np.diff(shadow) > 1e-6 * max(abs(shadow[0]), abs(shadow[-1]))
+    return int(np.count_nonzero(gaps)) >= count - 1
+
+
 class NystromPartition(Partition):
     """Clustering of a landmark embedding, made anew each time: no K x K matrix.
 
@@ -173,7 +182,7 @@ class NystromPartition(Partition):
         points = nystrom_points(
             rows, n_coalitions, rng, self.kernel, self.gamma, self.n_landmarks, self.landmarks
         )
-        if not np.isfinite(points).all() or np.ptp(points) == 0:
+        if not _has_distinct(points, n_coalitions):
             return balanced_partition(rows.shape[0], n_coalitions, rng)
         # A few passes only: the next clustering goes on from here.
         return lloyd(points, n_coalitions, rng, last, max_passes=10 if last is None else 3)

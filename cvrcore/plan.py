@@ -10,14 +10,16 @@ from typing import Final
 import numpy as np
 
 from ._validation import check_choice, check_count, check_number
+from .history import BLOCK
 from .nystrom import LANDMARKS
-from .spectral import block_width
+from .spectral import DENSE_LIMIT, block_width
 from .store import DEFERRED, STORES, PairCache
 
 CLUSTERINGS: Final = ("auto", "exact", "nystrom")
 EXACT_LIMIT: Final = 12_000  # clients up to which the whole affinity is worth its time
 _WINDOW: Final = 32  # residuals that a window keeps, where memory allows
-_UNLIMITED: Final = 1 << 62
+_USABLE: Final = 0.97  # of the limit: the rest is for library pages and buffers of threads
+UNLIMITED: Final = 1 << 62
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +115,7 @@ def make_plan(
     >>> import cvrcore
     >>> plan = cvrcore.make_plan(100_000, 300, 100, dtype="float32", memory_limit=4e9)
     >>> plan.clustering, plan.store, plan.window
-    ('nystrom', 'window', 29)
+    ('nystrom', 'window', 28)
     """
     n_clients = check_count(n_clients, "n_clients")
     n_features = check_count(n_features, "n_features")
@@ -131,9 +133,13 @@ def make_plan(
     row_bytes = n_clients * n_features * size
     nbytes = {"rows and moments": 3 * row_bytes + 8 * n_features * min(n_clients, 4096)}
 
-    kind, solver = _clustering_of(clustering, n_clients, n_features, n_select, size, limit)
-    nbytes["clustering"] = _clustering_bytes(kind, n_clients, n_select, size, n_landmarks)
-    left = limit - sum(nbytes.values())
+    kind, solver = _clustering_of(
+        clustering, n_clients, n_features, n_select, size, n_landmarks, limit
+    )
+    nbytes["clustering"] = _clustering_bytes(
+        kind, n_clients, n_features, n_select, size, n_landmarks
+    )
+    left = int(_USABLE * limit) - sum(nbytes.values())
     if store == "none" or (store == "auto" and predictor == "cosine"):
         store, window, may_be_dense = "none", None, False
         nbytes["covariance"] = row_bytes
@@ -142,17 +148,18 @@ def make_plan(
             store, window, n_clients, n_features, size, left
         )
         nbytes["covariance"] = taken
+    work = _work(kind, store, window, n_clients, n_features, n_select, n_landmarks, recluster_every)
     plan = Plan(
-        kind,
-        solver,
-        store,
-        window,
-        may_be_dense,
-        n_landmarks,
-        landmarks,
-        nbytes,
-        _work(kind, store, window, n_clients, n_features, n_select, n_landmarks, recluster_every),
-        limit,
+        clustering=kind,
+        eigensolver=solver,
+        store=store,
+        window=window,
+        may_be_dense=may_be_dense,
+        n_landmarks=n_landmarks,
+        landmarks=landmarks,
+        nbytes=nbytes,
+        work=work,
+        limit=limit,
     )
     if plan.total_bytes > limit:
         raise MemoryError(_advice(plan, n_clients, size))
@@ -160,26 +167,37 @@ def make_plan(
 
 
 def _clustering_of(
-    wanted: str, n_clients: int, n_features: int, n_select: int, size: int, limit: int
+    wanted: str,
+    n_clients: int,
+    n_features: int,
+    n_select: int,
+    size: int,
+    n_landmarks: int,
+    limit: int,
 ) -> tuple[str, str]:
     if n_features <= 2:
         return "plane", "none"
-    exact_bytes = _clustering_bytes("exact", n_clients, n_select, size, 0)
-    fits = 2 * exact_bytes <= limit
-    if wanted == "exact" or (wanted == "auto" and n_clients <= EXACT_LIMIT and fits):
+    sizes = (n_clients, n_features, n_select, size, n_landmarks)
+    exact, nystrom = (_clustering_bytes(kind, *sizes) for kind in ("exact", "nystrom"))
+    affordable = n_clients <= EXACT_LIMIT and (2 * exact <= limit or exact <= nystrom)
+    if wanted == "exact" or (wanted == "auto" and affordable):
         return "exact", "LAPACK, then warm-started Chebyshev subspace iteration"
     return "nystrom", "LAPACK on the landmarks"
 
 
-def _clustering_bytes(kind: str, n_clients: int, n_select: int, size: int, n_landmarks: int) -> int:
+def _clustering_bytes(
+    kind: str, n_clients: int, n_features: int, n_select: int, size: int, n_landmarks: int
+) -> int:
     if kind == "plane":
         return 16 * n_clients
     if kind == "nystrom":
-        sampled = 16 * n_landmarks * n_landmarks * 4
+        sampled = 4 * min(16 * n_landmarks, n_clients) * n_landmarks
         return n_clients * (4 * n_select + 40) + 3 * sampled + 40 * n_landmarks**2
     width = block_width(n_clients, n_select - 1) if n_select > 1 and n_clients > 2 else n_clients
-    # The affinity, its normalised form in float32, blocks of vectors.
-    return n_clients**2 * (size + 4) + 24 * n_clients * width
+    # The affinity, its normalised form in float32, LAPACK's float64 where it solves the first
+    # problem, blocks of vectors; normalised rows and a copy of them at the start.
+    cells = size + 4 + (24 if n_clients <= DENSE_LIMIT else 0)
+    return n_clients**2 * cells + 24 * n_clients * width + 2 * n_clients * n_features * size
 
 
 def _store_of(
@@ -191,22 +209,22 @@ def _store_of(
     dense = n_clients * (n_clients + 1) // 2 * (n_features + 7) // 8 * 8 * size + DEFERRED * one
     history = -(-n_clients // 2) * one + cache  # what "auto" may hold before it folds
     if window is not None:
-        check_count(window, "window")
-        return "window" if wanted == "auto" else wanted, window, False, window * one
+        window = check_count(window, "window")
+        if wanted not in ("auto", "window"):
+            raise ValueError(f"window must go with store 'window' or 'auto', got {wanted!r}")
+        return "window", window, False, window * one + (cache if window >= 2 * BLOCK else 0)
     if wanted == "dense":
         return "dense", None, True, dense
     if wanted == "factored":
         return "factored", None, False, 200 * one + cache
-    fits = dense + history <= left or n_clients <= 200
+    fits = dense + history <= left
     if wanted == "auto" and fits:
         return "auto", None, True, dense + history
     if wanted == "auto" and 200 * one + cache <= left:
         rounds = (left - cache) // one
-        return "auto", int(rounds), False, 200 * one + cache
-    if wanted == "auto" or wanted == "window":
-        rounds = max(min(_WINDOW, left // one), 4)
-        return "window", int(rounds), False, int(rounds) * one
-    raise AssertionError(wanted)
+        return "window", rounds, False, rounds * one + cache
+    rounds = max(min(_WINDOW, left // one), 4)
+    return "window", rounds, False, rounds * one
 
 
 def _work(
@@ -239,9 +257,9 @@ def _work(
 def _advice(plan: Plan, n_clients: int, size: int) -> str:
     """Say what is missing and which arguments would help."""
     ways = []
-    if plan.clustering == "exact":
+    if plan.clustering == "exact" and n_clients > 20 * plan.n_landmarks:
         ways.append("clustering='nystrom'")
-    if plan.store in ("dense", "factored"):
+    if plan.store in ("dense", "factored", "auto"):
         ways.append("store='window'")
     if plan.window is not None and plan.window > 4:
         ways.append(f"window={max(plan.window // 2, 1)}")
@@ -259,7 +277,7 @@ def _advice(plan: Plan, n_clients: int, size: int) -> str:
 
 def free_memory() -> int:
     """Return the bytes that this process may still take, or a very large number if unknown."""
-    found = [_UNLIMITED]
+    found = [UNLIMITED]
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
         line = next(line for line in text.splitlines() if line.startswith("MemAvailable"))

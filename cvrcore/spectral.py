@@ -21,7 +21,7 @@ from ._validation import Float
 from .threads import run_chunks, single_blas_thread
 
 TOLERANCE: Final = 1e-3  # residual of each eigenpair, relative to the smallest wanted value
-_DENSE_LIMIT: Final = 1500  # clients up to which LAPACK solves a cold problem
+DENSE_LIMIT: Final = 1500  # clients up to which LAPACK solves a cold problem
 _MAX_SWEEPS: Final = 5
 _MAX_DEGREE: Final = 24
 _ROUGH_DEGREE: Final = 10  # of the first filter after a guess
@@ -110,7 +110,7 @@ def spectral_points(
     block = block_width(n_clients, n_wanted)
     with single_blas_thread():
         warm = start is not None and start.vectors.shape == (n_clients, block)
-        large = guess is not None and n_clients > _DENSE_LIMIT and block <= n_clients // 4
+        large = guess is not None and n_clients > DENSE_LIMIT and block <= n_clients // 4
         if positive and (warm or large):
             operator = NormalisedAffinity(affinity, np.float32)
             if not warm:
@@ -249,7 +249,8 @@ def _projected(block: Float, image: Float) -> tuple[Float, Float] | None:
         lower = np.linalg.cholesky(gram)
     except np.linalg.LinAlgError:
         return None
-    if not (lower.diagonal() ** 2 > 1e-10 * gram.diagonal()).all():
+    squares = lower.diagonal() ** 2
+    if not ((squares > 1e-10 * gram.diagonal()) & (squares > 1e-30)).all():
         return None
     inverse = np.linalg.inv(lower)
     return inverse, inverse @ (wide.T @ image) @ inverse.T
@@ -264,7 +265,7 @@ def direct_basis(operator: NormalisedAffinity, n_vectors: int) -> Basis:
         return Basis(np.ascontiguousarray(vectors), values[: -n_vectors - 1 : -1].copy())
     linalg = importlib.import_module("scipy.linalg")
     with single_blas_thread():  # SciPy's BLAS may have been loaded just now
-        if n_clients <= _DENSE_LIMIT or n_vectors > n_clients // 4:
+        if n_clients <= DENSE_LIMIT or n_vectors > n_clients // 4:
             values, vectors = linalg.eigh(
                 operator.matrix,
                 subset_by_index=[n_clients - n_vectors, n_clients - 1],

@@ -144,6 +144,8 @@ class CovarianceStore:
 
     def open(self, rate: float) -> Slot:
         """Return where to write the residual of the step ``C <- (1 - rate) C + rate r r^T``."""
+        if self.base is not None and self.history.count == DEFERRED:
+            self._fold()
         scale = self.scale * (1.0 - rate)
         if scale < (1e-60 if self.dtype == np.float64 else 1e-12):
             self._rescale()
@@ -161,8 +163,6 @@ class CovarianceStore:
         self.history.push(slot.weight**2)
         if self.history.wrapped:
             self._cache = None
-        if self.base is not None and self.history.count == DEFERRED:
-            self._fold()
 
     # -- everything at once -------------------------------------------------------
 
@@ -202,11 +202,12 @@ class CovarianceStore:
 
     def grow(self, n_clients: int) -> None:
         """Add clients, whose residual has been 0 so far."""
-        if self.base is not None:
-            old, self.base = self.base, self._new_base(n_clients)
-            self.base[:, : old.shape[1]] = old
+        base = self.base
+        if base is not None:
+            base = self._new_base(n_clients)
+            base[:, : self.base.shape[1]] = self.base  # type: ignore[union-attr]
         self.history.grow(n_clients)
-        self.n_clients, self._cache = n_clients, None
+        self.base, self.n_clients, self._cache = base, n_clients, None
 
     def state(self) -> dict[str, Any]:
         """Return everything as arrays and plain values."""
@@ -269,6 +270,7 @@ class CovarianceStore:
         self.history.scale(float(np.sqrt(self.scale)))
         self.ones *= self.scale
         self.scale, self._cache = 1.0, None
+        self._begin = np.zeros_like(self._begin)  # what was found in the cache is gone
 
 
 def _joined(base: Float, n_features: int) -> Float:

@@ -82,7 +82,7 @@ def project(
             square = lower[a * n + a]
             for c in range(a):
                 square -= lower[a * n + c] * lower[a * n + c]
-            if not square > 1e-10 * lower[a * n + a]:
+            if not square > max(1e-10 * lower[a * n + a], 1e-30):
                 fine = False
                 break
             pivot = sqrt(square)

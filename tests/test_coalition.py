@@ -53,6 +53,8 @@ def test_a_hundred_rounds_equal_the_stateless_functions(backend, preset, store, 
         ({"clustering": "nystrom", "n_landmarks": 20}, 1e-9),
         ({"store": "window", "window": 200}, 1e-9),
         ({"memory_limit": 2e6}, 1e-9),
+        ({"store": "factored", "rate": 0.9}, 1e-9),  # the scale is renewed every sixty rounds
+        ({"store": "dense", "rate": 0.9}, 1e-9),
         ({"dtype": "float32"}, 2e-4),
         ({"dtype": "float32", "store": "dense"}, 2e-4),
         ({"dtype": "float32", "store": "factored", "clustering": "nystrom"}, 2e-4),
@@ -98,7 +100,7 @@ def follow_statelessly(selector, rng, score, rtol):
                 rows,
                 np.array(heard)[first],
                 picked.coalitions,
-                1 / (n_updates + 2),
+                1 / (n_updates + 2) if selector.rate == "decay" else selector.rate,
                 predictor,
                 previous,
             )

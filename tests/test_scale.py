@@ -23,8 +23,8 @@ from cvrcore.store import CovarianceStore
     ("size", "options", "clustering", "store"),
     [
         ((100, 300, 10), {}, "exact", "auto"),
-        ((1000, 300, 50), {"memory_limit": 8e8}, "exact", "auto"),
-        ((10_000, 300, 100), {"dtype": "float32", "memory_limit": 6e9}, "exact", "auto"),
+        ((1000, 300, 50), {"memory_limit": 8e8}, "exact", "window"),
+        ((10_000, 300, 100), {"dtype": "float32", "memory_limit": 6e9}, "exact", "window"),
         ((100_000, 300, 100), {"dtype": "float32", "memory_limit": 3e9}, "nystrom", "window"),
         ((1_000_000, 100, 100), {"dtype": "float32", "memory_limit": 8e9}, "nystrom", "window"),
         ((50, 2, 5), {}, "plane", "auto"),
@@ -92,6 +92,69 @@ def test_bad_arguments_are_named(options, message):
         cvrcore.CoalitionSelector(30, 4, 5, **options)
 
 
+def test_a_window_goes_with_its_own_store_only():
+    with pytest.raises(ValueError, match="window must go with store 'window' or 'auto'"):
+        cvrcore.CoalitionSelector(30, 4, 5, store="dense", window=5)
+
+
+def test_growing_beyond_the_limit_is_refused_and_changes_nothing():
+    selector = cvrcore.CoalitionSelector(60, 20, 5, warmup=0, seed=0, memory_limit=3e6)
+    before = selector.state_dict()
+    with pytest.raises(MemoryError, match="20000 clients need"):
+        selector.resize(20_000, np.ones(19_940))
+    np.testing.assert_equal(selector.state_dict(), before)
+
+
+def play(selector, rng, n_rounds):
+    clients = []
+    for _ in range(n_rounds):
+        picked = selector.select()
+        selector.observe(picked.clients, rng.normal(size=(len(picked), selector.n_features)))
+        clients.append(picked.clients)
+    return clients
+
+
+def assert_goes_on_alike(first, second):
+    np.testing.assert_equal(
+        *(play(selector, np.random.default_rng(12), 5) for selector in (first, second))
+    )
+    assert_array_equal(first.scores, second.scores)
+
+
+def test_a_state_goes_on_where_there_is_less_memory(tmp_path, monkeypatch):
+    selector = cvrcore.CoalitionSelector(400, 8, 5, warmup=0, seed=0, memory_limit=6e7)
+    play(selector, np.random.default_rng(11), 40)
+    selector.save(tmp_path / "state.npz")
+    monkeypatch.setattr("cvrcore.plan.free_memory", lambda: 4_000_000)
+    other = cvrcore.CoalitionSelector.load(tmp_path / "state.npz")
+    assert (other.plan().store, other.memory_limit) == (selector.plan().store, 6e7)
+    assert_goes_on_alike(selector, other)
+
+
+def test_landmarks_stay_as_many_after_clients_joined(tmp_path):
+    rng = np.random.default_rng(13)
+    selector = cvrcore.CoalitionSelector(
+        300, 6, 5, warmup=0, seed=0, initial=rng.normal(size=(300, 6)), clustering="nystrom"
+    )
+    play(selector, rng, 2)
+    selector.resize(900, np.ones(600))
+    selector.save(tmp_path / "state.npz")
+    assert_goes_on_alike(selector, cvrcore.CoalitionSelector.load(tmp_path / "state.npz"))
+
+
+def test_places_changed_in_mid_life_survive_a_file(tmp_path):
+    selector = cvrcore.CoalitionSelector(
+        60, 6, 4, warmup=0, seed=0, n_coalitions=4, initial=np.random.default_rng(1).normal(size=6)
+    )
+    play(selector, np.random.default_rng(14), 4)
+    for n_select in (3, 1, 6):
+        selector.n_select = n_select
+        selector.save(tmp_path / "state.npz")
+        other = cvrcore.CoalitionSelector.load(tmp_path / "state.npz")
+        assert len(other.select()) == len(selector.select()) == n_select
+        assert_goes_on_alike(selector, other)
+
+
 # -- landmarks ------------------------------------------------------------------
 
 
@@ -146,6 +209,31 @@ def test_identical_models_are_dealt_at_random():
     )
     sizes = np.bincount(selector.select().coalitions)
     assert (sizes == 25).all()
+
+
+def test_too_few_distinct_models_are_dealt_at_random_as_on_the_exact_path():
+    rows = np.repeat(np.array([[1.0, 0, 0, 0], [0, 1, 0, 0]]), 150, axis=0)
+    for clustering in ("exact", "nystrom"):
+        selector = cvrcore.CoalitionSelector(
+            300, 4, 5, warmup=0, seed=0, initial=rows, clustering=clustering
+        )
+        assert (np.bincount(selector.select().coalitions) == 60).all()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_landmarks_among_repeated_rows(seed):
+    rng = np.random.default_rng(seed)
+    rows = np.abs(rng.normal(size=(9, 9)))[rng.integers(9, size=400)]
+    chosen = choose_landmarks(rows, 50, "kmeans++", rng)
+    assert np.unique(chosen).size == 50
+    assert np.unique(rows[chosen], axis=0).shape[0] == 9  # each kind is among them
+
+
+def test_the_scale_of_models_does_not_matter():
+    rng = np.random.default_rng(15)
+    rows, groups = planted_models(200, 20, 5, rng)
+    points = nystrom_points(1e-50 * rows, 5, rng, n_landmarks=60)
+    assert naive.same_partition(lloyd(points, 5, rng), groups)
 
 
 # -- Lloyd ----------------------------------------------------------------------
@@ -240,6 +328,24 @@ def test_a_window_lets_its_mean_stand_for_what_it_drops(rate):
         assert_allclose(entries[k], expected[:, k, j], rtol=1e-12)
 
 
+@pytest.mark.parametrize("window", [1, 2, 5, 70])
+def test_a_window_is_exact_until_it_drops_something(window):
+    def make(**options):
+        initial = np.random.default_rng(16).normal(size=(40, 6))
+        return cvrcore.CoalitionSelector(40, 6, 5, warmup=0, seed=0, initial=initial, **options)
+
+    small, whole = make(store="window", window=window), make(store="factored")
+    rngs = [np.random.default_rng(17) for _ in range(2)]
+    for _ in range(window + 1):  # in round window + 1 the full window is read
+        for selector, rng in zip((small, whole), rngs, strict=True):
+            play(selector, rng, 1)
+        assert_allclose(small.scores, whole.scores, rtol=1e-12)
+    play(small, rngs[0], 2)
+    play(whole, rngs[1], 2)
+    assert small.dropped > 0
+    assert (small.scores != whole.scores).any()
+
+
 def test_scores_stay_exact_whatever_the_window_drops():
     """Under the cosine predictor nothing reads C, so that only the window differs."""
 
@@ -297,3 +403,31 @@ def test_little_reuse_turns_the_store_dense_early():
         store.append(rng.normal(size=(200, 3)), 1 / (rounds + 2))
         rounds += 1
     assert rounds < 60  # by size alone it would be 100
+
+
+def test_a_step_that_was_cut_off_is_not_built_upon(monkeypatch):
+    selector = cvrcore.CoalitionSelector(40, 6, 5, warmup=0, seed=0)
+    play(selector, np.random.default_rng(18), 3)
+    picked = selector.select()
+    models = np.zeros((5, 6))
+
+    def fail(*arguments):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(selector._estimator.store, "read", fail)
+        with pytest.raises(MemoryError):
+            selector.observe(picked.clients, models)
+    with pytest.raises(ValueError, match="no round is pending"):
+        selector.observe(picked.clients, models)
+    play(selector, np.random.default_rng(19), 2)  # the covariance was not touched: it goes on
+    picked = selector.select()
+    with monkeypatch.context() as patch:
+        patch.setitem(_backend.__dict__, "advance_moments", fail)
+        with pytest.raises(MemoryError):
+            selector.observe(picked.clients, models)
+    with pytest.raises(RuntimeError, match="cut off in the middle: load the last saved state"):
+        selector.state_dict()
+    picked = selector.select()
+    with pytest.raises(RuntimeError, match="cut off in the middle"):
+        selector.observe(picked.clients, models)

@@ -97,7 +97,7 @@ def test_a_block_has_guard_vectors(n_clients, n_wanted):
 
 @pytest.mark.parametrize("kind", ["planted", "flat"])
 def test_large_cold_problems_start_from_principal_coordinates(monkeypatch, kind):
-    monkeypatch.setattr("cvrcore.spectral._DENSE_LIMIT", 200)
+    monkeypatch.setattr("cvrcore.spectral.DENSE_LIMIT", 200)
     rng = np.random.default_rng(5)
     rows = planted_models(400, 30, 8, rng)[0] if kind == "planted" else flat_models(400, 30, rng)
     affinity = Affinity(rows, "rbf", 1.0)
@@ -106,3 +106,9 @@ def test_large_cold_problems_start_from_principal_coordinates(monkeypatch, kind)
     exact = np.linalg.eigh(NormalisedAffinity(affinity.matrix()).matrix)[1][:, ::-1][:, :7]
     cosines = np.linalg.svd(exact.T @ found.vectors[:, :7], compute_uv=False)
     assert cosines.min() > 1 - 1e-3
+
+
+def test_vanishing_columns_are_refused(kernels):
+    _, block, image = problem(40, 6)
+    block[:, 3] *= np.float32(1e-20)
+    assert not kernels["project"](block, image, *np.empty((2, 6, 6)))

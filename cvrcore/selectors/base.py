@@ -156,12 +156,12 @@ class Selector(abc.ABC):
             Those picked that are known to have failed.
         """
         report, judged = self._check_report(clients, models, losses, durations, failed)
+        self._pending = None  # should learning fail, it must not be tried on half of its effects
         self._learn(report)
         if self._gate is not None:
             self._gate.close(report.selection.clients)
             self._gate.remember(judged)
         self.round += 1
-        self._pending = None
 
     @serialised
     def resize(self, n_clients: int, weights: ArrayLike) -> None:

@@ -26,7 +26,7 @@ from ..counting import COUNTS, CountedPartition
 from ..covariance import PREDICTORS, cosine_coefficients, representatives
 from ..estimator import Estimator
 from ..partition import ExactPartition, NystromPartition, Partition, PlanePartition
-from ..plan import Plan, make_plan
+from ..plan import UNLIMITED, Plan, make_plan
 from ..sampling import LAWS, SCORES
 from ..selection import Selection, draw_selection
 from ..store import STORES, CovarianceStore
@@ -174,21 +174,8 @@ class CoalitionSelector(Selector):
             raise ValueError("store must not be 'none' with predictor 'regression': it reads C")
 
         self.window, self.clustering, self.memory_limit = window, clustering, memory_limit
-        self._plan = make_plan(
-            self.n_clients,
-            self.n_features,
-            self.n_select,
-            dtype=self.dtype.name,
-            predictor=self.predictor,
-            store=self.store,
-            window=window,
-            clustering=clustering,
-            n_landmarks=n_landmarks,
-            landmarks=landmarks,
-            recluster_every=self.recluster_every,
-            memory_limit=memory_limit,
-        )
         self.n_landmarks, self.landmarks = n_landmarks, landmarks
+        self._plan = self._make_plan(self.n_clients, self.store, window, clustering, n_landmarks)
         self._initial, self._rows = self._initial_rows(initial)
         self._estimator = Estimator(
             self.n_clients, self.n_features, self.dtype, self._make_store(self._plan)
@@ -196,6 +183,39 @@ class CoalitionSelector(Selector):
         self._partition = self._make_partition(self._plan)
         self._labels: Ids | None = None
         self._age = 0  # main rounds since the coalitions were made
+
+    def _make_plan(
+        self,
+        n_clients: int,
+        store: str,
+        window: int | None,
+        clustering: str,
+        n_landmarks: int | None,
+    ) -> Plan:
+        return make_plan(
+            n_clients,
+            self.n_features,
+            self.n_select,
+            dtype=self.dtype.name,
+            predictor=self.predictor,
+            store=store,
+            window=window,
+            clustering=clustering,
+            n_landmarks=n_landmarks,
+            landmarks=self.landmarks,
+            recluster_every=self.recluster_every,
+            memory_limit=self.memory_limit,
+        )
+
+    def _decided(self) -> dict[str, Any]:
+        """Return what the plan chose, so that it need not be chosen again."""
+        plan = self._plan
+        return {
+            "store": plan.store,
+            "window": plan.window,
+            "clustering": "auto" if plan.clustering == "plane" else plan.clustering,
+            "n_landmarks": max(plan.n_landmarks, self.n_select),
+        }
 
     def _make_store(self, plan: Plan) -> CovarianceStore | None:
         if plan.store == "none":
@@ -285,7 +305,9 @@ class CoalitionSelector(Selector):
 
     def _most(self) -> int:
         """Return how many coalitions there may be, and are unless they are counted."""
-        return self.n_coalitions if isinstance(self.n_coalitions, int) else self.n_select
+        if isinstance(self.n_coalitions, int):
+            return min(self.n_coalitions, self.n_select)
+        return self.n_select
 
     def _fits(self, labels: Ids) -> bool:
         """Return whether a partition has as many coalitions as there should be."""
@@ -366,33 +388,30 @@ class CoalitionSelector(Selector):
         return row, np.tile(row, (self.n_clients, 1))
 
     def _grow(self, n_clients: int, added: Float) -> None:
-        rows = np.tile(self._initial, (added.size, 1))
-        self._rows = np.concatenate([self._rows, rows])
+        plan = self._make_plan(n_clients, **self._decided())  # before anything changes
+        rows = np.concatenate([self._rows, np.tile(self._initial, (added.size, 1))])
         self._estimator.grow(n_clients, float(self.weights.sum()), float(added.sum()))
         self._partition.reset(n_clients)
-        self._labels = None
+        self._rows, self._plan, self._labels = rows, plan, None
 
     def _config(self) -> dict[str, Any]:
         names = "n_features warmup preset predictor kernel gamma temperature score within rate"
         config = {name: getattr(self, name) for name in names.split()}
         # Left out while they are the paper's: older versions read such a state too.
         if self.n_coalitions is not None:
-            config["n_coalitions"] = self.n_coalitions
+            counted = isinstance(self.n_coalitions, str)
+            config["n_coalitions"] = self.n_coalitions if counted else self._most()
         if self.places != "even":
             config["places"] = self.places
-        plan = self._plan  # its choices, not the questions: memory may differ where this is loaded
-        kind = self.clustering if plan.clustering == "plane" else plan.clustering
         return {
             **config,
+            **self._decided(),
             "dtype": self.dtype.name,
             "initial": self._initial.copy(),
             "recluster_every": self.recluster_every,
-            "store": plan.store,
-            "window": plan.window,
-            "clustering": kind,
-            "n_landmarks": self.n_landmarks,
             "landmarks": self.landmarks,
-            "memory_limit": self.memory_limit,
+            # What has been decided holds wherever this is loaded: see `_restore`.
+            "memory_limit": float(UNLIMITED),
         }
 
     def _learned(self) -> dict[str, Any]:
@@ -400,6 +419,7 @@ class CoalitionSelector(Selector):
             "rows": self._rows.copy(),
             "labels": None if self._labels is None else self._labels.copy(),
             "age": self._age,
+            "memory_limit": self.memory_limit,
             **self._estimator.state(),
             **self._partition.state(),
         }
@@ -412,5 +432,4 @@ class CoalitionSelector(Selector):
         self._age = int(learned["age"])
         if learned["labels"] is not None:
             self._labels = check_labels(learned["labels"], self.n_clients, "labels").copy()
-            if not self._fits(self._labels):
-                raise ValueError(f"labels must name {self._most()} coalitions")
+        self.memory_limit = learned.get("memory_limit")

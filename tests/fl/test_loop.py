@@ -170,7 +170,10 @@ def test_oort_hears_durations_when_time_is_simulated():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"selection__policy": "oort", "selection__options": {"cutof": 1}}, "selection: .* is not an option of oort"),
+        (
+            {"selection__policy": "oort", "selection__options": {"cutof": 1}},
+            "cutof is not an option of oort",
+        ),
         ({"selection__policy": "fedcvr"}, "name must be one of"),
         ({"aggregator": "sise"}, "aggregator must be one of.*did you mean 'sizes'"),
         ({"model": "resnet"}, "model must be one of"),
