@@ -1,8 +1,8 @@
 import naive
 import numpy as np
 import pytest
-from conftest import flat_models
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import flat_models
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel, sigmoid_kernel
 from sklearn.preprocessing import normalize
 

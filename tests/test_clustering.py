@@ -1,8 +1,9 @@
 import naive
 import numpy as np
 import pytest
-from conftest import flat_models, load_kernels, planted_models
+from builds import load_kernels
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import flat_models, planted_models
 from sklearn.cluster import KMeans, SpectralClustering
 from threadpoolctl import threadpool_limits
 

@@ -5,8 +5,9 @@ import copy
 import naive
 import numpy as np
 import pytest
-from conftest import BUILDS, flat_models, load_kernels, planted_models
+from builds import BUILDS, load_kernels
 from numpy.testing import assert_allclose, assert_array_equal, assert_equal
+from problems import flat_models, planted_models
 
 import cvrcore
 from cvrcore import _backend

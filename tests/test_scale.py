@@ -3,8 +3,9 @@
 import naive
 import numpy as np
 import pytest
-from conftest import BUILDS, flat_models, load_kernels, planted_models
+from builds import BUILDS, load_kernels
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import flat_models, planted_models
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 

@@ -1,8 +1,8 @@
 import naive
 import numpy as np
 import pytest
-from conftest import flat_models, planted_models
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import flat_models, planted_models
 
 import cvrcore
 

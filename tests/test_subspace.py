@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from conftest import BUILDS, flat_models, load_kernels, planted_models
+from builds import BUILDS, load_kernels
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import flat_models, planted_models
 
 from cvrcore.affinity import Affinity
 from cvrcore.spectral import Basis, NormalisedAffinity, block_width, spectral_points

@@ -211,7 +211,7 @@ def test_import_of_the_command_leaves_torch_out():
 
 
 def test_interrupt_leaves_a_run_that_resumes_to_the_same_result(tmp_path):
-    arguments = ["run", *SMALL, "--rounds", "150", "--eval-every", "50"]
+    arguments = ["run", *SMALL, "--rounds", "600", "--eval-every", "200"]
     arguments += ["--set", "checkpoint_every=5", "--out", tmp_path / "r"]
     process = subprocess.Popen(
         command(*arguments), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, cwd=tmp_path
@@ -226,9 +226,9 @@ def test_interrupt_leaves_a_run_that_resumes_to_the_same_result(tmp_path):
     assert not (tmp_path / "r" / "summary.json").exists()
     resumed = execute(*arguments, "--resume", "--json")
     assert resumed.returncode == 0, resumed.stderr
-    straight = execute("run", *SMALL, "--rounds", "150", "--eval-every", "50", "--json")
+    straight = execute("run", *SMALL, "--rounds", "600", "--eval-every", "200", "--json")
     first, second = json.loads(resumed.stdout), json.loads(straight.stdout)
-    assert first["rounds"] == 150
+    assert first["rounds"] == 600
     assert first["last_five"] == second["last_five"]
 
 
