@@ -51,6 +51,17 @@ def test_every_flipped_byte_and_every_cut_is_noticed(tmp_path):
             load_state(path)
 
 
+def test_content_changed_with_care_is_noticed(tmp_path):
+    """Each entry is sound by itself, as the archive's own checks see it; the digest is not."""
+    save_state(tmp_path / "s.npz", {"a": np.arange(3.0)})
+    with np.load(tmp_path / "s.npz") as file:
+        entries = dict(file)
+    entries["array_0"] = np.arange(3.0) + 1
+    np.savez(tmp_path / "s.npz", **entries)
+    with pytest.raises(ValueError, match="damaged: its checksum does not fit"):
+        load_state(tmp_path / "s.npz")
+
+
 def test_foreign_files_and_missing_ones(tmp_path):
     path = tmp_path / "s.npz"
     np.savez(path, x=np.ones(3))
