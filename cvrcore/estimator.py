@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import _backend
-from ._validation import Float, Ids, check_count, check_matrix, check_vector
+from ._validation import Float, Ids, check_count, check_matrix, check_number, check_vector
 from .scores import DIAGONAL_FLOOR, score_moments
 from .store import CovarianceStore, Pairs, Slot
 from .threads import run_chunks
@@ -195,6 +195,6 @@ class Estimator:
         self.floor = check_vector(state["floor"], "floor", self.n_features).copy()
         self.scores = check_vector(state["scores"], "scores", self.n_clients).copy()
         self.updates = check_count(state["updates"], "updates", minimum=0)
-        self.ones = float(state["ones"])
+        self.ones = check_number(state["ones"], "ones", minimum=0, maximum=1)
         if self.store is not None:
             self.store.restore(state["covariance"])

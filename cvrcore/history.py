@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ._validation import Float
+from ._validation import Float, check_count, check_finite, check_number, check_vector
 
 BLOCK: Final = 32  # residuals in one block
 
@@ -109,11 +109,26 @@ class History:
         for block in state["history"]:
             if block.shape[0] != self.n_clients or block.shape[2] != self.n_features:
                 raise ValueError(f"history must be of {self.n_clients} clients, got {block.shape}")
+            check_finite(block, "history")
             for s in range(block.shape[1]):
+                if self.count == self.window:
+                    raise ValueError(f"history must be of {self.window} rounds at most")
                 place, index = self.slot()
                 place[:, index] = block[:, s]
                 self.push(1.0)
         if "next" in state:
-            self.next, self.total = int(state["next"]), float(state["total"])
-            self.squares = [float(square) for square in state["squares"]]
-            self.wrapped = bool(state["wrapped"])
+            self._restore_weights(state)
+
+    def _restore_weights(self, state: dict[str, Any]) -> None:
+        self.wrapped = state["wrapped"] is True
+        squares = check_vector(state["squares"], "squares", self.count)
+        self.total = check_number(state["total"], "total", minimum=0)
+        position = check_count(state["next"], "next", minimum=0, maximum=self.count)
+        if (squares < 0).any() or self.total < (1 - 1e-9) * squares.sum():
+            raise ValueError("squares must be non-negative and within their total")
+        full = self.count == self.window
+        if position != (0 if full else self.count) and not (self.wrapped and full):
+            raise ValueError(f"next must follow the {self.count} residuals held, got {position}")
+        if self.wrapped and not (full and position < self.count and squares.sum() > 0):
+            raise ValueError("wrapped must come with a full window")
+        self.squares, self.next = squares.tolist(), position

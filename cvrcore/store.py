@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from . import _backend
-from ._validation import Float, Ids, check_matrix
+from ._validation import Float, Ids, check_matrix, check_number
 from .history import BLOCK, History
 from .threads import run_chunks
 
@@ -217,8 +217,9 @@ class CovarianceStore:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take back what `state` returned."""
-        self.scale, self.ones = float(state["scale"]), float(state["ones"])
-        self._streamed = float(state.get("streamed", 0.0))
+        self.scale = check_number(state["scale"], "scale", above=0, maximum=1)
+        self.ones = check_number(state["ones"], "ones", minimum=0, maximum=1)
+        self._streamed = check_number(state.get("streamed", 0.0), "streamed", minimum=0)
         self.base = self._cache = None
         self.history = History(self.n_clients, self.n_features, self.dtype, self.history.window)
         if state["base"] is not None:

@@ -429,7 +429,8 @@ class CoalitionSelector(Selector):
         self._rows = rows.copy()
         self._estimator.restore(learned)
         self._partition.restore(learned)
-        self._age = int(learned["age"])
+        self._age = check_count(learned["age"], "age", minimum=0)
         if learned["labels"] is not None:
             self._labels = check_labels(learned["labels"], self.n_clients, "labels").copy()
-        self.memory_limit = learned.get("memory_limit")
+        limit = learned.get("memory_limit")
+        self.memory_limit = None if limit is None else check_number(limit, "memory_limit", above=0)

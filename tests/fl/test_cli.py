@@ -214,7 +214,13 @@ def test_interrupt_leaves_a_run_that_resumes_to_the_same_result(tmp_path):
     arguments = ["run", *SMALL, "--rounds", "600", "--eval-every", "200"]
     arguments += ["--set", "checkpoint_every=5", "--out", tmp_path / "r"]
     process = subprocess.Popen(
-        command(*arguments), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, cwd=tmp_path
+        command(*arguments),
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        cwd=tmp_path,
+        # In the background of a script this process, and with it its child, ignores SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while not (tmp_path / "r" / "checkpoint.npz").exists() and time.monotonic() < deadline:
