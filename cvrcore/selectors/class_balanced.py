@@ -219,6 +219,8 @@ class ClassBalancedSelector(Selector):
 
     def _restore(self, learned: dict[str, Any]) -> None:
         times = check_stored(learned["times_picked"], "times_picked", self.n_clients, np.int64)
+        if (times < 0).any():
+            raise ValueError(f"times_picked must be non-negative, got {times.min()}")
         self._times_picked = times
 
 
