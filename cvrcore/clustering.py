@@ -83,6 +83,23 @@ def plane_coalitions(
     return cluster_points(points - points.mean(axis=0), n_coalitions, rng, effort)
 
 
+def spectral_embedding(
+    affinity: Affinity, n_coalitions: int, basis: Basis | None = None
+) -> tuple[Float, Basis] | None:
+    """Embed clients by the leading eigenvectors of their affinity, in float32.
+
+    None where there are fewer than `n_coalitions` distinct rows: they hold no partition.
+    """
+    if not affinity.has_distinct(n_coalitions):
+        return None
+    positive = affinity.kernel in POSITIVE_KERNELS
+    points, basis = spectral_points(
+        affinity.matrix(), n_coalitions, basis, positive, affinity.principal
+    )
+    # Eigenvectors are bounded and warm ones are float32: no digit is lost, and half the time.
+    return points.astype(np.float32), basis
+
+
 def spectral_coalitions(
     affinity: Affinity,
     n_coalitions: int,
@@ -93,18 +110,12 @@ def spectral_coalitions(
 ) -> tuple[Ids, Basis | None]:
     """Cluster clients in the spectral embedding of their affinity.
 
-    Fewer than `n_coalitions` distinct rows hold no partition: clients are then dealt
-    at random.
+    Clients that cannot be embedded are dealt at random.
     """
-    if not affinity.has_distinct(n_coalitions):
-        n_clients = affinity.offsets.shape[0]
-        return balanced_partition(n_clients, n_coalitions, rng), None
-    positive = affinity.kernel in POSITIVE_KERNELS
-    points, basis = spectral_points(
-        affinity.matrix(), n_coalitions, basis, positive, affinity.principal
-    )
-    # Eigenvectors are bounded and warm ones are float32: no digit is lost, and half the time.
-    return cluster_points(points.astype(np.float32), n_coalitions, rng, effort, start), basis
+    found = spectral_embedding(affinity, n_coalitions, basis)
+    if found is None:
+        return balanced_partition(affinity.offsets.shape[0], n_coalitions, rng), None
+    return cluster_points(found[0], n_coalitions, rng, effort, start), found[1]
 
 
 def coalitions(

@@ -11,10 +11,8 @@ from typing import Final
 import numpy as np
 
 from ._validation import Float, Ids
-from .affinity import POSITIVE_KERNELS
-from .clustering import balanced_partition, cluster_points
+from .clustering import balanced_partition, cluster_points, spectral_embedding
 from .partition import COLD, ExactPartition
-from .spectral import spectral_points
 from .threads import single_blas_thread
 
 COUNTS: Final = ("eigengap", "silhouette")
@@ -46,14 +44,11 @@ class CountedPartition(ExactPartition):
     ) -> Ids:
         """Return labels of at most `n_coalitions`; k-means starts anew."""
         with single_blas_thread():
-            affinity = self._fresh(rows)
-            if not affinity.has_distinct(n_coalitions):
+            embedded = spectral_embedding(self._fresh(rows), n_coalitions, self.basis)
+            if embedded is None:
                 self.basis = None
                 return balanced_partition(rows.shape[0], n_coalitions, rng)
-            positive = affinity.kernel in POSITIVE_KERNELS
-            matrix = affinity.matrix()
-            points, self.basis = spectral_points(matrix, n_coalitions, self.basis, positive)
-            points = points.astype(np.float32)
+            points, self.basis = embedded
             if self.how == "eigengap":
                 counts = [eigengap(self.basis.values, n_coalitions)]
             else:
