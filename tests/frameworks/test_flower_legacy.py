@@ -48,10 +48,10 @@ class Proxy(ClientProxy):
         return EvaluateRes(OK, loss_of(model, self.k), SIZES[self.k], {})
 
     def get_parameters(self, ins, timeout, group_id):
-        raise NotImplementedError
+        raise AssertionError("the adapter must not ask for a client's parameters")
 
     def reconnect(self, ins, timeout, group_id):
-        raise NotImplementedError
+        raise AssertionError("the adapter must not send a client away")
 
 
 def make_manager(seed=0, **traits):
