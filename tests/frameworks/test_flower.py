@@ -19,19 +19,17 @@ from flower_fakes import (
     loss_of,
     make_app,
     make_strategy,
-    numpy_of,
     picks,
     record,
     run,
     trained,
 )
-from flwr.app import Array, Message, RecordDict
+from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx
 
 import cvrcore
 from cvrcore.features import FeatureMap
 from cvrcore.integrations.flower import SelectingStrategy
-from cvrcore.integrations.flower_client import RECORD, Reveal, read_features, write_features
 
 POLICIES = ["uniform", "power-of-choice", "active", "oort", "fedcbs", "fedcvr-bolt"]
 
@@ -92,7 +90,7 @@ def test_aggregation_stays_the_strategys(inner):
     """One round over everybody equals the strategy alone, whatever it thinks of sampling."""
     alone = inner(fraction_train=1.0)
     grid = FakeGrid(seed=1)
-    messages = list(alone.configure_train(1, record(INITIAL), _config(), grid))
+    messages = list(alone.configure_train(1, record(INITIAL), ConfigRecord(), grid))
     order = {node: k for node, k in grid.nodes.items()}
     messages.sort(key=lambda m: order[m.metadata.dst_node_id])
     replies = [grid.pull_messages([id])[0] for id in grid.push_messages(messages)]
@@ -105,12 +103,6 @@ def test_aggregation_stays_the_strategys(inner):
     for name in INITIAL:
         assert_allclose(got[name].numpy(), expected[name].numpy(), rtol=1e-12)
     assert strategy.strategy.min_available_nodes == 50  # left as it was
-
-
-def _config():
-    from flwr.app import ConfigRecord
-
-    return ConfigRecord()
 
 
 def test_what_the_strategy_tells_clients_still_reaches_them():
@@ -142,36 +134,6 @@ def test_client_that_always_fails_is_told_and_loses_its_place():
     assert failures
     assert all(f == {11: "out of memory"} for f in failures)
     assert len(failures) < 6
-
-
-def test_extra_metrics_never_reach_the_strategy():
-    """Trap 3: replies in any order; our record is stripped before metrics are averaged."""
-    seen = []
-
-    class Watching(FedAvg):
-        def aggregate_train(self, server_round, replies):
-            replies = list(replies)
-            seen.append([sorted(r.content.metric_records) for r in replies])
-            return super().aggregate_train(server_round, replies)
-
-    app = make_app(mods=[Reveal()])
-    strategy = make_strategy("fedcvr-bolt", Watching(), private=True)
-    result = run(strategy, FakeGrid(app), rounds=3)
-    assert seen == [[["metrics"]] * 4] * 3
-    assert all(set(m) == {"train_loss"} for m in result.train_metrics_clientapp.values())
-
-
-def test_odd_metrics_fail_their_client_only():
-    def change(k, message, reply):
-        if k == 3:
-            reply.content["metrics"]["surprise"] = 1.0
-        return reply
-
-    strategy = make_strategy("uniform", n_select=N_CLIENTS)
-    result = run(strategy, FakeGrid(make_app(change=change)), rounds=1)
-    assert list(strategy.rounds[0].failed) == [3]
-    assert "other names" in strategy.rounds[0].failed[3]
-    assert result.arrays is not None
 
 
 def test_waits_are_bounded(caplog):
@@ -227,36 +189,6 @@ def test_messages_are_built_without_private_names():
         assert private == set(), module.__name__
 
 
-def test_timed_out_client_is_told_as_failed():
-    grid = FakeGrid()
-    strategy = make_strategy("uniform", n_select=N_CLIENTS)
-    run(strategy, grid, rounds=1)
-    grid.dead = {2, 5}
-    strategy.start(grid, record(INITIAL), 1, timeout=0.5)
-    assert strategy.rounds[1].failed == dict.fromkeys((2, 5), "no answer in time")
-    assert len(strategy.rounds[1].reported) == N_CLIENTS - 2
-
-
-def test_grace_is_apart_from_how_many_are_asked():
-    """Two of twelve lag: with grace the round ends without them, and all twelve were asked."""
-    grid = FakeGrid()
-    grid.delay = {2: 3.0, 5: 3.0}
-    strategy = make_strategy(
-        "uniform",
-        n_select=N_CLIENTS,
-        enough=0.8,
-        grace=0.2,
-        identity="node-id",
-        clients=dict.fromkeys(grid.nodes, 1.0),
-    )
-    began = time.monotonic()
-    strategy.start(grid, record(INITIAL), 1, timeout=30)
-    assert time.monotonic() - began < 2.8
-    assert len(grid.trained()) == N_CLIENTS
-    lagging = {node for node, k in grid.nodes.items() if k in (2, 5)}
-    assert set(strategy.rounds[0].failed) == lagging
-
-
 def test_durations_are_told_only_when_asked_for():
     told = []
 
@@ -292,114 +224,6 @@ def test_clients_join_leave_and_come_back():
     assert strategy.roster.selector.weights[12:].tolist() == SIZES[12:14]
 
 
-def test_two_nodes_of_one_identity(caplog):
-    """The first keeps it; when it leaves, the other takes over its slot."""
-    grid = FakeGrid(seed=3)
-    strategy = make_strategy("uniform", n_select=N_CLIENTS)
-    run(strategy, grid, rounds=1)
-    holder = next(n for n, k in grid.nodes.items() if k == 6)
-    twin = grid.join(6)
-    run(strategy, grid, rounds=2)
-    assert f"node {twin} is left out: node {holder} is client 6 already" in caplog.text
-    assert len(strategy.rounds[-1].selected) == N_CLIENTS
-    assert twin not in {
-        m.metadata.dst_node_id for m in grid.pushed if m.metadata.message_type == "train"
-    }
-    del grid.nodes[holder]
-    run(strategy, grid, rounds=4)
-    assert 6 in strategy.rounds[-1].reported
-    grid.nodes[holder] = 6  # back again: now it is the one too many
-    run(strategy, grid, rounds=2)
-    asked = [m.metadata.dst_node_id for m in grid.pushed if m.metadata.message_type == "train"]
-    assert holder not in asked[-2 * N_CLIENTS :]
-    assert twin in asked[-N_CLIENTS:]
-
-
-def _with(name, value):
-    def change(k, message, reply):
-        if k == 3:
-            arrays = numpy_of(reply.content)
-            arrays[name] = value
-            reply.content["arrays"] = record(arrays)
-        return reply
-
-    return change
-
-
-def _metric(value):
-    def change(k, message, reply):
-        if k == 3:
-            reply.content["metrics"]["num-examples"] = value
-        return reply
-
-    return change
-
-
-def _without_arrays(k, message, reply):
-    if k == 3:
-        del reply.content["arrays"]
-    return reply
-
-
-def _garbage(k, message, reply):
-    if k == 3:
-        reply.content["arrays"]["hidden"] = Array("float64", [4, 3], "numpy.ndarray", b"\x93junk")
-    return reply
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (_with("out.bias", np.full(2, np.nan)), "must be finite"),
-        (_with("hidden", np.full((4, 3), np.inf)), "must be finite"),
-        (_with("out.bias", np.zeros(5)), "must have shapes"),
-        (_with("more", np.zeros(5)), "must have shapes"),
-        (_metric(float("nan")), "must be a positive number"),
-        (_metric(-1), "must be a positive number"),
-        (_without_arrays, "holds no arrays"),
-        (_garbage, ""),
-    ],
-)
-def test_unsound_reply_is_a_told_failure_and_the_round_goes_on(change, why, caplog):
-    strategy = make_strategy("uniform", n_select=N_CLIENTS)
-    result = run(strategy, FakeGrid(make_app(change=change)), rounds=2)
-    for found in strategy.rounds:
-        assert list(found.failed) == [3]
-        assert why in found.failed[3]
-    assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
-    assert "client 3 failed" in caplog.text
-
-
-def test_replies_from_nobody_asked_and_replies_twice_are_ignored(caplog):
-    grid = FakeGrid(seed=1)
-    strategy = make_strategy("uniform", n_select=4)
-    run(strategy, grid, rounds=1)
-    messages = list(strategy.configure_train(2, record(INITIAL), _config(), grid))
-    stranger = next(n for n in grid.nodes if n not in {m.metadata.dst_node_id for m in messages})
-    ids = grid.push_messages(messages)
-    replies = list(grid.pull_messages(ids))
-    odd = Message(RecordDict(), stranger, "train")
-    grid.push_messages([odd])
-    replies += [grid.pull_messages([odd.metadata.message_id])[0], replies[0]]
-    expected = {grid.nodes[m.metadata.dst_node_id] for m in messages}
-    strategy.aggregate_train(2, replies)
-    assert f"node {stranger} replied and was not asked" in caplog.text
-    assert "replied twice" in caplog.text
-    assert set(strategy.rounds[1].reported) == expected
-
-
-def test_silent_and_failing_probes_are_left_for_last(caplog):
-    """Power-of-Choice asks everybody; those without an answer are picked last."""
-    strategy = make_strategy("power-of-choice", n_candidates=N_CLIENTS)
-    grid = FakeGrid(seed=1)
-    run(strategy, grid, rounds=1)
-    best = strategy.rounds[0].selected
-    grid.dead = set(best)
-    strategy.start(grid, record(INITIAL), 1, timeout=0.5)
-    assert not set(strategy.rounds[1].selected) & set(best)
-    assert "gave no loss" in caplog.text
-
-
 def test_probe_by_the_apps_own_evaluation():
     by_query, by_evaluation = (
         make_strategy("power-of-choice"),
@@ -410,99 +234,6 @@ def test_probe_by_the_apps_own_evaluation():
     run(by_evaluation, grid)
     assert picks(by_query) == picks(by_evaluation)
     assert not any(m.metadata.message_type == "query.cvrcore_loss" for m in grid.pushed)
-
-
-def mask_mod(seed):
-    """Pairwise masks that cancel in the weighted sum: what secure aggregation sends."""
-
-    def mod(message, context, call_next):
-        reply = call_next(message, context)
-        if message.metadata.message_type != "train":
-            return reply
-        k = context.node_config["partition-id"]
-        arrays = numpy_of(reply.content)
-        noise = np.random.default_rng([seed, k])
-        for name, array in arrays.items():
-            arrays[name] = array + 1e3 * noise.normal(size=array.shape)
-        reply.content["arrays"] = record(arrays)
-        return reply
-
-    return mod
-
-
-def test_private_mode_selects_as_full_updates_do():
-    """The server sees masked updates and the watched coordinates: the same picks."""
-    full = make_strategy("fedcvr-bolt", n_features=6)
-    run(full, FakeGrid(seed=1), rounds=10)
-
-    class Unmasking(FedAvg):
-        """The unmasked mean, as secure aggregation would give it to the server."""
-
-        def configure_train(self, server_round, arrays, config, grid):
-            self.sent = {name: array.numpy() for name, array in arrays.items()}
-            return super().configure_train(server_round, arrays, config, grid)
-
-        def aggregate_train(self, server_round, replies):
-            for reply in replies:
-                arrays = numpy_of(reply.content)
-                noise = np.random.default_rng([5, owner[reply.metadata.src_node_id]])
-                assert np.abs(arrays["out.weight"]).max() > 50  # nothing in clear
-                for name, array in arrays.items():
-                    arrays[name] = array - 1e3 * noise.normal(size=array.shape)
-                reply.content["arrays"] = record(arrays)
-            return super().aggregate_train(server_round, replies)
-
-    grid = FakeGrid(make_app(mods=[mask_mod(5), Reveal(max_features=6)]), seed=2)
-    owner = grid.nodes
-    private = make_strategy("fedcvr-bolt", Unmasking(), n_features=6, private=True)
-    run(private, grid, rounds=10)
-    assert picks(private) == picks(full)
-    assert all(not found.failed for found in private.rounds)
-    assert not all(found.selection.warmup for found in private.rounds)
-
-
-def test_private_mode_never_reads_the_update():
-    """Without the mod there is nothing to watch: told, not taken from the arrays."""
-    strategy = make_strategy("fedcvr-bolt", private=True)
-    run(strategy, rounds=1)
-    assert all("did not reveal" in why for why in strategy.rounds[0].failed.values())
-    assert len(strategy.rounds[0].failed) == 4
-
-
-def test_reveal_refuses_too_many_and_changing_coordinates():
-    strategy = make_strategy("fedcvr-bolt", private=True)
-    run(strategy, FakeGrid(make_app(mods=[Reveal(max_features=5)])), rounds=1)
-    assert all("at most 5 coordinates, got 10" in w for w in strategy.rounds[0].failed.values())
-
-    grid = FakeGrid(make_app(mods=[Reveal()]))
-    for seed, fails in ((1, 0), (2, 4)):
-        strategy = make_strategy(
-            "fedcvr-bolt", private=True, n_features=3, seed=seed, n_select=N_CLIENTS
-        )
-        run(strategy, grid, rounds=1)
-        assert bool(strategy.rounds[0].failed) == bool(fails)
-    assert "same coordinates in every round" in next(iter(strategy.rounds[0].failed.values()))
-
-
-def test_coordinates_are_revealed_as_local_noise_left_them():
-    """Reveal around a mod that adds noise shows what that mod lets out, and no more."""
-    from flwr.clientapp.mod import LocalDpMod
-
-    shown = []
-
-    def spy(message, context, call_next):
-        reply = call_next(message, context)
-        if RECORD in reply.content and "features" in reply.content[RECORD]:
-            shown.append((numpy_of(reply.content), list(reply.content[RECORD]["features"])))
-        return reply
-
-    noise = LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=1.0, delta=0.1)
-    app = make_app(train_mods=[spy, Reveal(), noise])
-    strategy = make_strategy("fedcvr-bolt", private=True)
-    run(strategy, FakeGrid(app), rounds=1)
-    assert len(strategy.rounds[0].reported) == len(shown) == 4
-    for sent, revealed in shown:
-        assert strategy.roster.features.extract(sent).tolist() == revealed
 
 
 def test_documented_snippets_run():
@@ -518,13 +249,6 @@ def test_documented_snippets_run():
     exec(server, names)
     names["server"](grid=(grid := FakeGrid(app)), context=None)
     assert len(grid.trained()) == 5 * 4
-
-
-def test_watched_coordinates_survive_the_wire():
-    features = FeatureMap.subset(INITIAL, 7, seed=3)
-    assert read_features(write_features(features)).state_dict()["index"].tolist() == list(
-        features.index
-    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
