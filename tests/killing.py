@@ -5,28 +5,34 @@ that a life costs milliseconds and hundreds fit one test.
 """
 
 import os
+import select
 import signal
 import time
+import traceback
 
 
-def life(work, seconds):
-    """Fork, let `work` run, kill it after `seconds`; return whether it came to its end."""
+def life(work, seconds, patience=60.0):
+    """Fork, let ``work(ready)`` run, and kill it `seconds` after it called `ready`.
+
+    The work may come to its end before: then it waits there. It may not fail.
+    """
+    read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        code = 1
         try:
-            work()
-            code = 0
+            work(lambda: os.write(write, b"."))
+            while True:
+                signal.pause()
+        except BaseException:
+            traceback.print_exc()
         finally:
-            os._exit(code)
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            assert status == 0, f"the child failed: {status}"
-            return True
-        time.sleep(0.0005)
+            os._exit(1)
+    os.close(write)
+    heard = select.select([read], [], [], patience)[0] and os.read(read, 1)
+    if heard:
+        time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    assert status in (0, signal.SIGKILL), f"the child failed: {status}"
-    return status == 0
+    os.close(read)
+    assert heard, "the child never got ready"
+    assert status == signal.SIGKILL, f"the child failed: {status}"
