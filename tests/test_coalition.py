@@ -319,6 +319,19 @@ def test_newcomers_count_as_residual_zero_so_far(store, rate):
     assert_allclose(selector.scores, scores, rtol=1e-9)
 
 
+def test_scores_follow_c_however_small_it_becomes():
+    """Everybody reports the same: C fades to 2^-60, and the floor under its diagonal with it."""
+    selector, _ = make(warmup=0, rate=0.5, initial=np.zeros(N_FEATURES))
+    for _ in range(60):
+        picked = selector.select()
+        selector.observe(picked.clients, np.zeros((len(picked), N_FEATURES)))
+    cov = selector.covariance()
+    assert 0 < cov.max() < 1e-17
+    scores = naive.variance_reduction(cov, selector.weights)
+    assert scores.min() > 0
+    assert_allclose(selector.scores, scores, rtol=1e-9)
+
+
 def test_float32_stays_near_float64():
     """One trajectory of reports: the scores of both, to float32's digits."""
     exact, rng = make(warmup=0)

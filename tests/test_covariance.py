@@ -117,6 +117,36 @@ def test_residual_kernels_match_naive(kernels, rtol, n_clients, n_features):
     assert_allclose(history[:, 0], 2 * expected, rtol=rtol, atol=1e-14)
 
 
+@pytest.mark.parametrize("too_large", [False, True], ids=["within", "clipped"])
+def test_correlations_are_clipped_and_tiny_variances_predict_nothing(kernels, rtol, too_large):
+    """Entries beyond what their diagonal allows, and representatives just below the floor."""
+    n_clients, n_features = 9, 5
+    cov, rows, clients, labels, _ = random_problem(n_clients, n_features, seed=4, n_groups=2)
+    shrink = np.ones(n_clients)
+    shrink[clients[0]] = 1e-7  # variance 1e-14 of the others': below the floor, above zero
+    cov[0] *= np.outer(shrink, shrink)
+    if too_large:
+        off = ~np.eye(n_clients, dtype=bool)
+        cov[1:4, off] *= 50.0  # a correlation far above 1 in three coordinates of five
+    representative = representatives(clients, labels)
+    pairs = Pairs.of(representative)
+    diagonal = np.ascontiguousarray(np.einsum("dkk->kd", cov))
+    floor = 1e-12 * diagonal.mean(axis=0)
+    assert 0 < diagonal[clients[0], 0] < floor[0]
+    entries = np.ascontiguousarray(cov[:, pairs.clients, pairs.others].T)
+    bounds = np.sqrt(diagonal[pairs.clients] * diagonal[pairs.others])
+    beyond = (np.abs(entries) > bounds).any(axis=1)
+    assert beyond.all() if too_large else not beyond.any()
+    history = np.zeros((n_clients, 1, n_features))
+
+    kernels["regression_residual"](
+        entries, 1.0, diagonal, floor, rows, pairs.clients, pairs.others, 1.0, history, 0
+    )
+
+    expected = naive.residual(cov, rows, clients, labels)
+    assert_allclose(history[:, 0], expected, rtol=rtol, atol=1e-14)
+
+
 @pytest.mark.parametrize("predictor", ["regression", "cosine"])
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
 def test_update_matches_naive(rtol, rate, predictor):
