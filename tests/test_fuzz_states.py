@@ -193,6 +193,10 @@ def test_newer_and_foreign_states_are_named(tmp_path):
     save_state(tmp_path / "new.npz", {**state, "format": 3})
     with pytest.raises(ValueError, match="state must be of format 1 or 2, got 3"):
         cvrcore.Selector.load(tmp_path / "new.npz")
+    for name in ("policy", "format"):
+        for value in (None, np.empty(0), np.array([1, 2]), [1], {}):
+            with pytest.raises(ValueError, match=f"state must be of {name}"):
+                cvrcore.selectors.policy_class("uniform").from_state_dict({**state, name: value})
     save_state(tmp_path / "run.npz", {"rounds": 3})
     with pytest.raises(ValueError, match="must hold the state of a selector"):
         cvrcore.Selector.load(tmp_path / "run.npz")

@@ -261,9 +261,10 @@ class Selector(abc.ABC):
         """Build a selector from `state_dict`'s result."""
         if not isinstance(state, dict) or "policy" not in state:
             raise ValueError("state must be a dict made by state_dict()")
-        if state["policy"] != cls.name:
+        # Of the right type first: an array compares element by element.
+        if not isinstance(state["policy"], str) or state["policy"] != cls.name:
             raise ValueError(f"state must be of policy {cls.name!r}, got {state['policy']!r}")
-        if state.get("format") not in FORMATS:
+        if not isinstance(state.get("format"), int) or state["format"] not in FORMATS:
             known = " or ".join(map(str, FORMATS))
             raise ValueError(f"state must be of format {known}, got {state.get('format')!r}")
         try:
