@@ -45,10 +45,8 @@ test-matrix: $(STAMP)  # both backends, no compiler, one and two threads, float3
 test-kernels: $(STAMP)  # Cython kernels with bounds checks, under AddressSanitizer
 	.ci/kernels
 
-coverage: $(STAMP)  # branches of cvrcore, kernels interpreted so that they count
-	NUMBA_DISABLE_JIT=1 CVRCORE_BACKEND=numba $(RUN) -m pytest -q tests --ignore tests/fl --ignore tests/frameworks --ignore tests/test_bench.py \
-		--ignore tests/test_soak.py --ignore tests/test_killed.py --timeout 1200 \
-		--cov cvrcore --cov-branch --cov-report term-missing:skip-covered --cov-fail-under 95
+coverage: $(STAMP) $(FRAMEWORKS_STAMP)  # branches of cvrcore, kernels and adapters included
+	.ci/coverage
 
 mutants: $(STAMP)  # plants faults one at a time: the suite must notice each
 	$(RUN) tests/mutants.py
