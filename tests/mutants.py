@@ -75,6 +75,7 @@ FAULTS = [
     ("_subspace", "step - mix * before[i, c]", "step + mix * before[i, c]", "subspace"),
     ("_subspace", "for b in range(c + 1):", "for b in range(c):", "subspace"),
     ("inclusion", "grown[:, 1:] += law[:, :-1] * chance", "pass", "inclusion"),
+    ("selectors/locking", "with self._lock:", "with threading.RLock():", "concurrency"),
     ("state", "os.fsync(file.fileno())", "pass", "state"),
     ("state", "if sum(member.file_size for member in members) > len(content):", "if False:", "fuzz_states"),
 ]  # fmt: skip

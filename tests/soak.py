@@ -61,6 +61,8 @@ def soak(policy, rounds, n_clients, joining, settled, tell=lambda text: None):
             one_round(selector, here[:k], rng, centre)
             centre += 0.01 * rng.normal(size=N_FEATURES)
             if t % max(rounds // 40, 1) == 0:
+                if policy == "fedcvr-bolt":  # elsewhere NaN stands for "never told"
+                    assert_numbers(selector.state_dict())
                 selector.save(path)
                 selector = cvrcore.Selector.load(path)
                 tell(f"{policy}: round {t}, {resident() / 1e6:.1f} MB")
@@ -74,13 +76,27 @@ def soak(policy, rounds, n_clients, joining, settled, tell=lambda text: None):
     return growth
 
 
+def assert_numbers(value):
+    """Fail if there is a number anywhere in a state that is not one."""
+    if isinstance(value, dict):
+        value = value.values()
+    if isinstance(value, np.ndarray | float):
+        assert np.isfinite(value).all()
+    elif not isinstance(value, str | int | None):
+        for item in value:
+            assert_numbers(item)
+
+
 def one_round(selector, here, rng, centre):
     asked = selector.probe(here)
     losses = None if asked is None else rng.gamma(2.0, size=asked.size)
     picked = selector.select(here, losses)
     assert here[picked.clients].all()
     assert np.unique(picked.clients).size == min(selector.n_select, here.sum())
-    for law in (picked.probabilities, None if picked.coalitions is None else picked.scores):
+    laws = [picked.probabilities, None if picked.coalitions is None else picked.scores]
+    if selector.round % 50 == 0:  # takes time
+        laws.append(picked.inclusion)
+    for law in laws:
         assert law is None or np.isfinite(law).all()
     back = rng.random(len(picked)) < 0.9
     clients = picked.clients[back]

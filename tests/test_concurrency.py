@@ -21,7 +21,7 @@ OPTIONS = {
     "fedcbs": {"label_counts": np.ones((N_CLIENTS, 2))},
     "fedcvr-bolt": {"n_features": N_FEATURES, "warmup": 1},
 }
-VERBS = ("probe", "select", "observe", "state", "resize", "load")
+VERBS = ("probe", "select", "observe", "state_dict", "save", "resize", "load_state_dict")
 
 
 @pytest.fixture(autouse=True)
@@ -39,69 +39,96 @@ def make(policy, **options):
     )
 
 
-def act(selector, verb, rng, states):
-    """Call one verb; a refusal that the protocol names is fine, anything else is not."""
+class Turnstile:
+    """A selector's lock that writes down which thread went through, in order."""
+
+    def __init__(self):
+        self._lock, self._depth, self.order = threading.RLock(), 0, []
+
+    def __enter__(self):
+        self._lock.acquire()
+        self._depth += 1
+        if self._depth == 1:
+            self.order.append(threading.current_thread().name)
+
+    def __exit__(self, *_):
+        self._depth -= 1
+        self._lock.release()
+
+
+def prepare(selector, verb, rng, states):
+    """Return arguments of a call, from what a thread sees: another one may come between."""
+    if verb == "select":
+        asked = selector._probed
+        return {"losses": None if asked is None else rng.random(asked.size)}
+    if verb == "observe":
+        pending = selector._pending
+        ids = [] if pending is None else pending.clients.copy()
+        rows, losses = rng.random((len(ids), N_FEATURES)), rng.random(len(ids))
+        return {"clients": ids, "models": rows, "losses": losses}
+    if verb == "resize":
+        more = {"label_counts": np.ones((1, 2))} if selector.name == "fedcbs" else {}
+        return {"n_clients": selector.n_clients + 1, "weights": [1.0], **more}
+    if verb == "load_state_dict":
+        return {"state": states[0]}
+    return {}
+
+
+def perform(selector, verb, arguments, path):
+    """Call one verb; return what came of it. A refusal must be one that the protocol names."""
     try:
-        if verb == "probe":
-            selector.probe()
-        elif verb == "select":
-            asked = selector._probed
-            losses = None if asked is None else rng.random(asked.size)
-            assert len(selector.select(losses=losses)) == N_SELECT
-        elif verb == "observe":
-            pending = selector._pending
-            ids = [] if pending is None else pending.clients
-            selector.observe(ids, rng.random((len(ids), N_FEATURES)), rng.random(len(ids)))
-        elif verb == "state":
-            states.append(selector.state_dict())
-        elif verb == "resize":
-            more = {"label_counts": np.ones((1, 2))} if selector.name == "fedcbs" else {}
-            selector.resize(selector.n_clients + 1, [1.0], **more)
-        elif states:
-            selector.load_state_dict(states[0])
+        if verb == "save":
+            selector.save(path)
+            return load_state(path)
+        found = getattr(selector, verb)(**arguments)
+        return found.plain() if verb == "select" else found
     except ValueError as error:  # another thread came between: a round too many or too few
         rules = ("follow", "required", "selected this", "at least", "losses must", "shape")
         if not any(rule in str(error) for rule in rules):
             raise
+        return str(error)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @settings(max_examples=10, deadline=None)
 @given(plans=st.lists(st.lists(st.sampled_from(VERBS), max_size=12), min_size=2, max_size=4))
-def test_no_state_is_ever_torn(policy, plans):
-    """Whatever threads do to it at once, each state seen is one that a single thread makes."""
-    selector, states, errors = make(policy), [], []
+def test_threads_at_once_are_threads_in_turn(tmp_path_factory, policy, plans):
+    """One thread that makes the same calls in the order of the lock sees the same, to the bit."""
+    folder = tmp_path_factory.getbasetemp()
+    selector, states, errors = make(policy), [make(policy).state_dict()], []
+    selector._lock = turnstile = Turnstile()
+    calls = {str(i): [] for i in range(len(plans))}
 
-    def play(plan, seed):
-        rng = np.random.default_rng(seed)
+    def play(plan, name):
+        rng = np.random.default_rng(int(name))
         try:
             for verb in plan:
-                act(selector, verb, rng, states)
+                arguments = prepare(selector, verb, rng, states)
+                outcome = perform(selector, verb, arguments, folder / f"{name}.npz")
+                calls[name].append((verb, arguments, outcome))
+                if verb == "state_dict":
+                    states[0] = outcome
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=play, args=(p, i)) for i, p in enumerate(plans)]
+    threads = [
+        threading.Thread(target=play, args=(plan, name), name=name)
+        for name, plan in zip(calls, plans, strict=True)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(timeout=60)
         assert not thread.is_alive()
     assert errors == []
-    for state in [*states, selector.state_dict()]:
-        assert_whole(state)
-        again = type(selector).from_state_dict(state)  # checks every shape
-        assert_same(again.state_dict(), state)
 
-
-def assert_whole(state):
-    """Parts that one call changes together have all changed, or none has."""
-    n_clients = state["config"]["n_clients"]
-    assert len(state["config"]["weights"]) == n_clients
-    assert len(state["guards"]["credit"]) == n_clients
-    for value in state["learned"].values():
-        if isinstance(value, np.ndarray) and value.ndim == 1 and value.size > N_CLIENTS:
-            assert value.size == n_clients
-    assert (state["pending"] is None) == (state["guards"]["eligible"] is None)
+    alone, following = make(policy), {name: iter(made) for name, made in calls.items()}
+    assert len(turnstile.order) == sum(map(len, plans))
+    for name in turnstile.order:
+        verb, arguments, outcome = next(following[name])
+        again = perform(alone, verb, arguments, folder / "alone.npz")
+        np.testing.assert_equal(again, outcome)
+    assert_same(alone.state_dict(), selector.state_dict())
 
 
 def test_rounds_of_many_threads_add_up():
