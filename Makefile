@@ -60,10 +60,15 @@ soak: $(STAMP)  # 20,000 rounds of every policy
 capture: $(STAMP)  # how many picks colluding attackers get, without and with guards
 	$(RUN) -m bench.capture
 
+# The index knows no local versions such as +cpu; an empty list would pass.
 audit: $(STAMP)  # known holes in installed packages; needs the network, fails if one is skipped
-	$(RUN) -m pip install --quiet --disable-pip-version-check pip-audit
+	test -x .venv-audit/bin/python || $(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	mkdir -p build
 	$(RUN) -m pip freeze --exclude-editable > build/audit.txt
-	$(RUN) -m pip_audit --strict --disable-pip --no-deps --requirement build/audit.txt
+	sed -i 's/+.*//' build/audit.txt
+	test -s build/audit.txt
+	.venv-audit/bin/python -m pip_audit --strict --disable-pip --no-deps --requirement build/audit.txt
 
 bench: $(STAMP)
 	$(RUN) -m bench
@@ -82,6 +87,6 @@ lint: $(STAMP)
 	$(RUN) -m mypy
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) .venv-matrix build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(FRAMEWORKS) .venv-matrix .venv-audit build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find cvrcore cvrcore_ext fl bench tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	find cvrcore_ext -name '*.so' -delete
