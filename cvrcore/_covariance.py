@@ -14,7 +14,7 @@ import numpy as np
 
 from ._jit import njit
 
-LANES = 8
+LANES = 16
 
 
 @njit

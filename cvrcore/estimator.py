@@ -89,9 +89,7 @@ class Estimator:
 
         run_chunks(residuals, pairs.clients.size, chunk)
         # Only now: in a full window the place held a residual of representatives till here.
-        silent = np.ones(self.n_clients, dtype=bool)
-        silent[pairs.clients] = False
-        slot.block[silent, slot.index] = 0.0
+        slot.block[pairs.alone, slot.index] = 0.0
         projection, squares = sums.sum(axis=0)
         keep, gain = 1.0 - rate, rate / slot.weight**2
         self._torn = True  # until everything that follows is done
@@ -152,8 +150,12 @@ class Estimator:
         )
 
     def _chunk(self) -> int:
-        """Return the clients of one task: a megabyte of entries, but eight tasks if many."""
-        return max(128, min(131_072 // self.n_features, self.n_clients // 8))
+        """Return the clients of one task: a megabyte of entries, but eight tasks if many.
+
+        Tasks of less than 40,000 entries cost more than they save.
+        """
+        few, many = 40_000 // self.n_features, 131_072 // self.n_features
+        return max(1, few, min(many, self.n_clients // 8))
 
     def grow(self, n_clients: int, total: float, added: float) -> None:
         """Add clients: their residual has been 0, their row of C is that of the fading ones.

@@ -18,7 +18,7 @@ from .history import BLOCK, History
 from .threads import run_chunks
 
 STORES: Final = ("auto", "dense", "factored", "window", "none")
-LANES: Final = 8  # coordinates in one block of the dense part
+LANES: Final = 16  # coordinates in one block of the dense part
 DEFERRED: Final = 16  # residuals that wait before one pass folds them into the dense part
 _TASK: Final = 1_000_000  # multiply-adds per task: smaller ones cost more than they save
 
@@ -29,16 +29,15 @@ class Pairs:
 
     clients: Ids
     others: Ids
+    alone: Ids  # clients without a representative, and representatives
 
     @classmethod
     def of(cls, representative: Ids) -> Pairs:
         """Pair each client that has a representative, and is none, with it."""
-        asked = np.flatnonzero(
-            (representative >= 0) & (representative != np.arange(representative.size))
-        )
-        others = representative[asked]
-        order = np.argsort(others, kind="stable")
-        return cls(asked[order], others[order])
+        order = representative.argsort(kind="stable")
+        others = representative[order]
+        paired = (others >= 0) & (others != order)
+        return cls(order[paired], others[paired], order[~paired])
 
 
 @dataclasses.dataclass(frozen=True)

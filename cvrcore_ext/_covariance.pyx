@@ -55,14 +55,15 @@ def read_base(
     double[:, ::1] entries,
 ):
     """Copy the dense part of C_kj into entries[i], k and j the i-th pair."""
-    cdef Py_ssize_t n_features = entries.shape[1], asked, k, j, row, block, d
+    cdef Py_ssize_t n_features = entries.shape[1], asked, k, j, row, block, width, d
     with nogil:
         for asked in range(clients.shape[0]):
             k, j = clients[asked], others[asked]
             row = k * (k + 1) // 2 + j if k >= j else j * (j + 1) // 2 + k
             for block in range(base.shape[0]):
-                for d in range(block * LANES, min(block * LANES + LANES, n_features)):
-                    entries[asked, d] = base[block, row, d - block * LANES]
+                width = min(LANES, n_features - block * LANES)
+                for d in range(width):
+                    entries[asked, block * LANES + d] = base[block, row, d]
 
 
 def fold_history(
@@ -74,7 +75,7 @@ def fold_history(
 ):
     """Add all stored outer products to blocks start .. stop - 1 of the packed base."""
     cdef Py_ssize_t n_clients = history.shape[0], n_features = history.shape[2]
-    cdef Py_ssize_t block, k, step, d
+    cdef Py_ssize_t block, k, step, d, width
     # One line of cache more than is used: a run that begins on a line is read twice as fast.
     cdef void* room = malloc((n_clients * n_stored + 1) * LANES * sizeof(double))
     if room == NULL:
@@ -83,12 +84,14 @@ def fold_history(
     cdef double* out
     with nogil:
         for block in range(start, stop):
-            out = packed
+            out, width = packed, min(LANES, n_features - block * LANES)
             for k in range(n_clients):
                 for step in range(n_stored):
-                    for d in range(block * LANES, block * LANES + LANES):
-                        out[0] = history[k, step, d] if d < n_features else 0.0
-                        out += 1
+                    for d in range(width):
+                        out[d] = history[k, step, block * LANES + d]
+                    for d in range(width, LANES):
+                        out[d] = 0.0
+                    out += LANES
             if floating is double:
                 fold_f64(&base[block, 0, 0], packed, n_clients, n_stored)
             else:

@@ -10,7 +10,8 @@
 
 #include <stddef.h>
 
-#define LANES 8 /* coordinates in a block, as in cvrcore/_covariance.py */
+#define LANES 16 /* coordinates in a block, as in cvrcore/_covariance.py: two lines of cache */
+#define PANEL 192 /* clients whose history stays in cache; a multiple of every TILE */
 
 /* As wide as the build's registers: wider vectors would be split through memory. */
 #if defined(__AVX512F__)
@@ -63,21 +64,25 @@ typedef float lanes_f32 __attribute__((vector_size(4 * WIDTH), aligned(4), may_a
     static void NAME(REAL *base, const double *packed, ptrdiff_t n_clients,                       \
                      ptrdiff_t n_stored) {                                                        \
         const ptrdiff_t run = n_stored * LANES;                                                   \
-        for (ptrdiff_t i0 = 0; i0 < n_clients; i0 += TILE) {                                      \
-            const ptrdiff_t rows = n_clients - i0 < TILE ? n_clients - i0 : TILE;                 \
-            const ptrdiff_t tiles = rows == TILE ? (i0 + 1) / TILE * TILE : 0;                    \
-            for (ptrdiff_t j0 = 0; j0 < tiles; j0 += TILE) {                                      \
-                REAL *out[TILE];                                                                  \
-                for (int r = 0; r < TILE; r++)                                                    \
-                    out[r] = base + ((i0 + r) * (i0 + r + 1) / 2 + j0) * LANES;                   \
-                for (int part = 0; part < LANES; part += WIDTH)                                   \
-                    NAME##_tile(out, packed + i0 * run, packed + j0 * run, n_stored, part);       \
+        for (ptrdiff_t low = 0; low < n_clients; low += PANEL)                                    \
+            for (ptrdiff_t i0 = low; i0 < n_clients; i0 += TILE) {                                \
+                const ptrdiff_t high = low + PANEL;                                               \
+                const ptrdiff_t rows = n_clients - i0 < TILE ? n_clients - i0 : TILE;             \
+                ptrdiff_t tiles = rows == TILE ? (i0 + 1) / TILE * TILE : low;                    \
+                if (tiles > high)                                                                 \
+                    tiles = high;                                                                 \
+                for (ptrdiff_t j0 = low; j0 < tiles; j0 += TILE) {                                \
+                    REAL *out[TILE];                                                              \
+                    for (int r = 0; r < TILE; r++)                                                \
+                        out[r] = base + ((i0 + r) * (i0 + r + 1) / 2 + j0) * LANES;               \
+                    for (int part = 0; part < LANES; part += WIDTH)                               \
+                        NAME##_tile(out, packed + i0 * run, packed + j0 * run, n_stored, part);   \
+                }                                                                                 \
+                for (ptrdiff_t i = i0; i < i0 + rows; i++) /* what the tiles leave */             \
+                    for (ptrdiff_t j = tiles; j <= i && j < high; j++)                            \
+                        NAME##_pair(base + (i * (i + 1) / 2 + j) * LANES, packed + i * run,       \
+                                    packed + j * run, n_stored);                                  \
             }                                                                                     \
-            for (ptrdiff_t i = i0; i < i0 + rows; i++) /* what the tiles leave */                 \
-                for (ptrdiff_t j = tiles; j <= i; j++)                                            \
-                    NAME##_pair(base + (i * (i + 1) / 2 + j) * LANES, packed + i * run,           \
-                                packed + j * run, n_stored);                                      \
-        }                                                                                         \
     }
 
 DEFINE_FOLD(fold_f64, double, lanes_f64)

@@ -5,7 +5,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import cvrcore
 from cvrcore.covariance import cosine_coefficients, representatives
-from cvrcore.store import CovarianceStore, Pairs
+from cvrcore.store import LANES, CovarianceStore, Pairs
 
 SIZES = [(1, 1, 1), (2, 3, 1), (9, 5, 6), (33, 17, 13)]
 
@@ -42,16 +42,16 @@ def test_history_entries_match_naive(kernels, n_clients, n_features, n_steps, dt
 
 
 def in_blocks(packed):
-    """Lay packed triangles (pairs, D) out as the kernels want them: eight coordinates a block."""
+    """Lay packed triangles (pairs, D) out as the kernels want them, in blocks of coordinates."""
     n_pairs, n_features = packed.shape
-    n_blocks = -(-n_features // 8)
-    padded = np.zeros((n_pairs, 8 * n_blocks), dtype=packed.dtype)
+    n_blocks = -(-n_features // LANES)
+    padded = np.zeros((n_pairs, LANES * n_blocks), dtype=packed.dtype)
     padded[:, :n_features] = packed
-    return np.ascontiguousarray(padded.reshape(n_pairs, n_blocks, 8).transpose(1, 0, 2))
+    return np.ascontiguousarray(padded.reshape(n_pairs, n_blocks, LANES).transpose(1, 0, 2))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize(("n_clients", "n_features", "n_steps"), SIZES)
+@pytest.mark.parametrize(("n_clients", "n_features", "n_steps"), [*SIZES, (401, 18, 2)])
 def test_fold_matches_naive(kernels, n_clients, n_features, n_steps, dtype):
     rng = np.random.default_rng(2)
     history = rng.normal(size=(n_clients, n_steps + 1, n_features)).astype(dtype)
