@@ -21,7 +21,7 @@ from cvrcore.affinity import Affinity
 from cvrcore.clustering import spectral_coalitions
 from cvrcore.partition import COLD, warm_effort
 from cvrcore.spectral import spectral_points
-from cvrcore.threads import n_threads
+from cvrcore.threads import n_threads, single_blas_thread
 
 PART = "one clustering"
 
@@ -117,7 +117,8 @@ def measure(short=False):
     found = Found()
     for kind in ("planted", "flat"):
         models = Models(kind, *size)
-        cold, warm, labels, affinity = ours(models, size)
+        with single_blas_thread():
+            cold, warm, labels, affinity = ours(models, size)
         points, _ = spectral_points(affinity, size[2])
         results = {name: timed(peer, affinity, size[2]) for name, peer in PEERS.items()}
         reference = inertia(points, results["scikit-learn, kmeans"][1])

@@ -34,8 +34,7 @@ KERNELS = {
     "variance_reduction": "_scores",
     "filter_block": "_subspace",
     "multiply": "_subspace",
-    "project": "_subspace",
-    "rotate": "_subspace",
+    "ritz": "_subspace",
 }
 
 

@@ -70,8 +70,7 @@ class Affinity:
         def fill(start: int, stop: int) -> None:
             self._kernel_rows(ids[start:stop], offsets[start:stop], fresh[start:stop])
 
-        with single_blas_thread():
-            run_chunks(fill, ids.size, _CHUNK)
+        run_chunks(fill, ids.size, _CHUNK)
         self._proximity[ids] = fresh
         self._proximity[:, ids] = fresh.T
 
@@ -88,9 +87,9 @@ class Affinity:
         """Return whether there are at least `count` different normalised rows."""
         # Rows are unit vectors, and parallel models leave rounding between theirs: count in
         # steps above it. First the squares, cheap; rows that differ there do differ.
-        step = 64 * float(np.finfo(self.offsets.dtype).eps)
-        gaps = np.diff(np.sort(self._squares))
-        if np.count_nonzero(gaps > step) >= count - 1:
+        step = 2.0**-17 if self.offsets.dtype == np.float32 else 2.0**-46  # 64 eps
+        squares = np.sort(self._squares)
+        if np.count_nonzero(squares[1:] - squares[:-1] > step) >= count - 1:
             return True
         return len(np.unique(np.round(self.offsets / step), axis=0)) >= count
 
@@ -187,5 +186,7 @@ def influence(models: ArrayLike, kernel: str = "rbf", gamma: float | str = 1.0) 
     """
     rows = check_matrix(models, "models", dtype=np.float64)
     kernel = check_choice(kernel, "kernel", KERNELS)
-    weights = Affinity(rows, kernel, check_gamma(gamma, kernel)).matrix()
+    gamma = check_gamma(gamma, kernel)
+    with single_blas_thread():
+        weights = Affinity(rows, kernel, gamma).matrix()
     return weights / weights.sum(axis=1, keepdims=True)

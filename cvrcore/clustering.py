@@ -12,6 +12,7 @@ from . import _backend
 from ._validation import Float, Ids, check_choice, check_count, check_matrix, check_seed
 from .affinity import KERNELS, POSITIVE_KERNELS, Affinity, check_gamma
 from .spectral import Basis, spectral_points
+from .threads import single_blas_thread
 
 _MAX_ITER: Final = 100
 _NOBODY: Final = np.empty(0, dtype=np.int64)
@@ -163,4 +164,5 @@ def coalitions(
         return trivial
     if rows.shape[1] <= 2:
         return plane_coalitions(rows, n_coalitions, rng, effort)
-    return spectral_coalitions(Affinity(rows, kernel, gamma), n_coalitions, rng, effort)[0]
+    with single_blas_thread():
+        return spectral_coalitions(Affinity(rows, kernel, gamma), n_coalitions, rng, effort)[0]

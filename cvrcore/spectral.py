@@ -105,23 +105,26 @@ def spectral_points(
     -------
     points : ndarray of float64, shape (n_clients, n_coalitions - 1)
     basis : Basis
+
+    Notes
+    -----
+    To be called with BLAS on one thread: products are shared out among ours.
     """
     n_clients, n_wanted = affinity.shape[0], n_coalitions - 1
     block = block_width(n_clients, n_wanted)
-    with single_blas_thread():
-        warm = start is not None and start.vectors.shape == (n_clients, block)
-        large = guess is not None and n_clients > DENSE_LIMIT and block <= n_clients // 4
-        if positive and (warm or large):
-            operator = NormalisedAffinity(affinity, np.float32)
-            if not warm:
-                assert guess is not None
-                start = _rough_basis(operator, guess(block), n_wanted)
-            assert start is not None
-            basis = filtered_subspace(operator, start, n_wanted)
-            if basis is not None:
-                return operator.embed(basis.vectors[:, :n_wanted]), basis
-        operator = NormalisedAffinity(affinity, positive=positive)
-        basis = direct_basis(operator, block)
+    warm = start is not None and start.vectors.shape == (n_clients, block)
+    large = guess is not None and n_clients > DENSE_LIMIT and block <= n_clients // 4
+    if positive and (warm or large):
+        operator = NormalisedAffinity(affinity, np.float32)
+        if not warm:
+            assert guess is not None
+            start = _rough_basis(operator, guess(block), n_wanted)
+        assert start is not None
+        basis = filtered_subspace(operator, start, n_wanted)
+        if basis is not None:
+            return operator.embed(basis.vectors[:, :n_wanted]), basis
+    operator = NormalisedAffinity(affinity, positive=positive)
+    basis = direct_basis(operator, block)
     return operator.embed(basis.vectors[:, :n_wanted]), basis
 
 
@@ -168,9 +171,9 @@ def filtered_subspace(operator: NormalisedAffinity, start: Basis, n_wanted: int)
         if excess <= 1.0:
             # Aim at half the tolerance next time: too much work costs less than a second sweep.
             spare = math.log(0.5 / max(excess, 1e-6)) / growth
-            likely = int(np.clip(round(spent - min(spare, 1.0)), 2, _MAX_DEGREE))
+            likely = min(max(round(spent - min(spare, 1.0)), 2), _MAX_DEGREE)
             return Basis(vectors, values, likely, operator.products)
-        degree = int(np.clip(math.ceil(math.acosh(4.0 * excess) / growth), 2, _MAX_DEGREE))
+        degree = min(max(math.ceil(math.acosh(4.0 * excess) / growth), 2), _MAX_DEGREE)
     return None
 
 
@@ -216,33 +219,26 @@ def _rayleigh_ritz(
     Through the Gram matrix, where columns are not so parallel that float32 would tell. The
     error is the largest residual norm of the wanted pairs.
     """
-    image = operator.apply(block)
-    found = _projected(block, image)
+    solve = _few_pairs if block.shape[0] <= _FEW else _many_pairs
+    found = solve(block, operator.apply(block), n_wanted)
     if found is None:
         block = np.linalg.qr(block)[0]
-        image = operator.apply(block)
-        wide = block.astype(np.float64)
-        found = np.eye(block.shape[1]), wide.T @ image
-    inverse, reduced = found
-    values, rotation = np.linalg.eigh(reduced)
-    values = values[::-1].copy()
-    turn = (inverse.T @ rotation[:, ::-1]).astype(block.dtype)
-    ritz = values.astype(block.dtype)
-    if block.shape[0] <= _FEW:
-        vectors, images = np.empty_like(block), np.empty_like(block)
-        square = _backend.rotate(block, image, turn, ritz, n_wanted, vectors, images)
-        return vectors, images, values, math.sqrt(square)
-    vectors, images = block @ turn, image @ turn
-    residual = images[:, :n_wanted] - vectors[:, :n_wanted] * ritz[:n_wanted]
-    return vectors, images, values, math.sqrt(float(np.square(residual).sum(axis=0).max()))
+        found = solve(block, operator.apply(block), n_wanted)
+        assert found is not None
+    return found
 
 
-def _projected(block: Float, image: Float) -> tuple[Float, Float] | None:
-    """Return ``L^-1`` and ``L^-1 (block^T image) L^-T`` with ``L L^T = block^T block``."""
-    n_vectors = block.shape[1]
-    if block.shape[0] <= _FEW:
-        inverse, reduced = np.empty((2, n_vectors, n_vectors))
-        return (inverse, reduced) if _backend.project(block, image, inverse, reduced) else None
+def _few_pairs(
+    block: Float, image: Float, n_wanted: int
+) -> tuple[Float, Float, Float, float] | None:
+    vectors, images, values = np.empty_like(block), np.empty_like(block), np.empty(block.shape[1])
+    square = _backend.ritz(block, image, n_wanted, vectors, images, values)
+    return None if square < 0.0 else (vectors, images, values, math.sqrt(square))
+
+
+def _many_pairs(
+    block: Float, image: Float, n_wanted: int
+) -> tuple[Float, Float, Float, float] | None:
     wide = block.astype(np.float64)
     gram = wide.T @ wide
     try:
@@ -253,7 +249,12 @@ def _projected(block: Float, image: Float) -> tuple[Float, Float] | None:
     if not ((squares > 1e-10 * gram.diagonal()) & (squares > 1e-30)).all():
         return None
     inverse = np.linalg.inv(lower)
-    return inverse, inverse @ (wide.T @ image) @ inverse.T
+    values, rotation = np.linalg.eigh(inverse @ (wide.T @ image) @ inverse.T)
+    values = values[::-1].copy()
+    turn = (inverse.T @ rotation[:, ::-1]).astype(block.dtype)
+    vectors, images = block @ turn, image @ turn
+    residual = images[:, :n_wanted] - vectors[:, :n_wanted] * values[:n_wanted].astype(block.dtype)
+    return vectors, images, values, math.sqrt(float(np.square(residual).sum(axis=0).max()))
 
 
 def direct_basis(operator: NormalisedAffinity, n_vectors: int) -> Basis:

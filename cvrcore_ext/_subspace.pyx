@@ -1,7 +1,7 @@
 """Cython twin of ``cvrcore/_subspace.py``: same names, same arithmetic, same bits."""
 
-from libc.math cimport sqrt
-from libc.stdlib cimport calloc, free, malloc
+from libc.math cimport INFINITY, fabs, sqrt
+from libc.stdlib cimport free, malloc
 
 cdef extern from "_multiply.h":
     void multiply_rows(const float*, const float*, Py_ssize_t, Py_ssize_t, float*) nogil
@@ -56,107 +56,184 @@ def filter_block(
         free(after)
 
 
-def project(
-    const float[:, ::1] block,
-    const float[:, ::1] image,
-    double[:, ::1] inverse,
-    double[:, ::1] reduced,
-):
-    """Write inverse = L^-1 and reduced = L^-1 (block^T image) L^-T; False if ill-posed."""
+cdef bint _project(
+    const float[:, ::1] block, const float[:, ::1] image, double* lower, double* middle,
+    double* inverse, double* reduced,
+) noexcept nogil:
     cdef Py_ssize_t n_clients = block.shape[0], n = block.shape[1], i, a, b, c, row
     cdef double left, total, square, pivot, factor
-    cdef bint fine = True
-    cdef double* lower = <double*>calloc(2 * n * n, sizeof(double))
-    if lower == NULL:
-        raise MemoryError("no memory to project a block in")
-    cdef double* middle = lower + n * n
-    with nogil:
-        for i in range(n_clients):
-            for a in range(n):
-                left = block[i, a]
-                for b in range(n):
-                    lower[a * n + b] += left * <double>block[i, b]
-                for b in range(n):
-                    middle[a * n + b] += left * <double>image[i, b]
+    for i in range(n * n):
+        lower[i] = 0.0
+        middle[i] = 0.0
+    for i in range(n_clients):
         for a in range(n):
-            square = lower[a * n + a]
+            left = block[i, a]
+            for b in range(n):
+                lower[a * n + b] += left * <double>block[i, b]
+            for b in range(n):
+                middle[a * n + b] += left * <double>image[i, b]
+    for a in range(n):
+        square = lower[a * n + a]
+        for c in range(a):
+            square -= lower[a * n + c] * lower[a * n + c]
+        if not square > max(1e-10 * lower[a * n + a], 1e-30):
+            return False
+        pivot = sqrt(square)
+        for b in range(a + 1, n):
+            total = lower[b * n + a]
             for c in range(a):
-                square -= lower[a * n + c] * lower[a * n + c]
-            if not square > max(1e-10 * lower[a * n + a], 1e-30):
-                fine = False
-                break
-            pivot = sqrt(square)
-            for b in range(a + 1, n):
-                total = lower[b * n + a]
-                for c in range(a):
-                    total -= lower[a * n + c] * lower[b * n + c]
-                lower[b * n + a] = total / pivot
-            lower[a * n + a] = pivot
-        if fine:
-            for a in range(n):
-                for b in range(n):
-                    inverse[a, b] = 0.0
-                inverse[a, a] = 1.0
-                for c in range(a):
-                    factor = lower[a * n + c]
-                    for b in range(c + 1):
-                        inverse[a, b] -= factor * inverse[c, b]
-                for b in range(a + 1):
-                    inverse[a, b] /= lower[a * n + a]
-            for row in range(n - 1, -1, -1):
-                for b in range(n):
-                    reduced[row, b] = 0.0
-                for c in range(row + 1):
-                    for b in range(n):
-                        reduced[row, b] += inverse[row, c] * middle[c * n + b]
-                for b in range(n):
-                    middle[row * n + b] = reduced[row, b]
-            for a in range(n):
-                for b in range(n):
-                    total = 0.0
-                    for c in range(b + 1):
-                        total += middle[a * n + c] * inverse[b, c]
-                    reduced[a, b] = total
-        free(lower)
-    return fine
+                total -= lower[a * n + c] * lower[b * n + c]
+            lower[b * n + a] = total / pivot
+        lower[a * n + a] = pivot
+    for a in range(n):
+        for b in range(n):
+            inverse[a * n + b] = 0.0
+        inverse[a * n + a] = 1.0
+        for c in range(a):
+            factor = lower[a * n + c]
+            for b in range(c + 1):
+                inverse[a * n + b] -= factor * inverse[c * n + b]
+        for b in range(a + 1):
+            inverse[a * n + b] /= lower[a * n + a]
+    for row in range(n - 1, -1, -1):
+        for b in range(n):
+            reduced[row * n + b] = 0.0
+        for c in range(row + 1):
+            for b in range(n):
+                reduced[row * n + b] += inverse[row * n + c] * middle[c * n + b]
+        for b in range(n):
+            middle[row * n + b] = reduced[row * n + b]
+    for a in range(n):
+        for b in range(a + 1):
+            total = 0.0
+            for c in range(b + 1):
+                total += middle[a * n + c] * inverse[b * n + c]
+            reduced[a * n + b] = total
+            reduced[b * n + a] = total
+    return True
 
 
-def rotate(
-    const float[:, ::1] block,
-    const float[:, ::1] image,
-    const float[:, ::1] turn,
-    const float[::1] values,
-    Py_ssize_t n_wanted,
-    float[:, ::1] vectors,
-    float[:, ::1] images,
-):
-    """Write block @ turn and image @ turn; return the largest squared residual."""
+cdef void _diagonalise(double* matrix, double* rows, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t a, b, c, sweep
+    cdef double inside, outside, entry, tilt, tangent, cosine, sine, upper, lower, one, two
+    cdef double* low
+    cdef double* high
+    for a in range(n):
+        for b in range(n):
+            rows[a * n + b] = 0.0
+        rows[a * n + a] = 1.0
+    for sweep in range(20):  # MOST_SWEEPS
+        inside = 0.0
+        outside = 0.0
+        for a in range(n):
+            inside += matrix[a * n + a] * matrix[a * n + a]
+            for b in range(a):
+                outside += matrix[a * n + b] * matrix[a * n + b]
+        if not outside > 1e-18 * inside:
+            return
+        for a in range(1, n):
+            for b in range(a):
+                entry = matrix[a * n + b]
+                if entry * entry <= 1e-24 * inside:
+                    continue
+                tilt = (matrix[a * n + a] - matrix[b * n + b]) / (2.0 * entry)
+                tangent = 1.0 / (fabs(tilt) + sqrt(tilt * tilt + 1.0))
+                tangent = tangent if tilt >= 0.0 else -tangent
+                cosine = 1.0 / sqrt(tangent * tangent + 1.0)
+                sine = tangent * cosine
+                upper = matrix[b * n + b] - tangent * entry
+                lower = matrix[a * n + a] + tangent * entry
+                high, low = matrix + b * n, matrix + a * n
+                for c in range(n):
+                    one, two = high[c], low[c]
+                    high[c] = cosine * one - sine * two
+                    low[c] = sine * one + cosine * two
+                for c in range(n):
+                    matrix[c * n + b] = high[c]
+                    matrix[c * n + a] = low[c]
+                high[b] = upper
+                low[a] = lower
+                high[a] = 0.0
+                low[b] = 0.0
+                high, low = rows + b * n, rows + a * n
+                for c in range(n):
+                    one, two = high[c], low[c]
+                    high[c] = cosine * one - sine * two
+                    low[c] = sine * one + cosine * two
+
+
+cdef double _rotate(
+    const float[:, ::1] block, const float[:, ::1] image, const float* turn,
+    const float* narrow, Py_ssize_t n_wanted, float[:, ::1] vectors, float[:, ::1] images,
+    double* squares,
+) noexcept nogil:
     cdef Py_ssize_t n_clients = block.shape[0], n = block.shape[1], i, a, c
     cdef double residual, worst = 0.0
     cdef float left, right
     cdef float* one
     cdef float* two
     cdef const float* row
-    cdef double* squares = <double*>calloc(n, sizeof(double))
-    if squares == NULL:
-        raise MemoryError("no memory to rotate a block in")
+    for c in range(n):
+        squares[c] = 0.0
+    for i in range(n_clients):
+        one, two = &vectors[i, 0], &images[i, 0]
+        for c in range(n):
+            one[c] = 0.0
+            two[c] = 0.0
+        for a in range(n):
+            left, right = block[i, a], image[i, a]
+            row = turn + a * n
+            for c in range(n):
+                one[c] += left * row[c]
+            for c in range(n):
+                two[c] += right * row[c]
+        for c in range(n):
+            residual = <double>(two[c] - narrow[c] * one[c])
+            squares[c] += residual * residual
+    for c in range(n_wanted):
+        worst = max(worst, squares[c])
+    return worst
+
+
+def ritz(
+    const float[:, ::1] block,
+    const float[:, ::1] image,
+    Py_ssize_t n_wanted,
+    float[:, ::1] vectors,
+    float[:, ::1] images,
+    double[::1] values,
+):
+    """Write the Ritz vectors of a block's span, their images and values; return the error."""
+    cdef Py_ssize_t n = block.shape[1], a, b, c, best
+    cdef double total, worst = -1.0
+    cdef double* lower = <double*>malloc((5 * n * n + n) * sizeof(double))
+    cdef float* turn = <float*>malloc((n * n + n) * sizeof(float))
+    if lower == NULL or turn == NULL:
+        free(lower)
+        free(turn)
+        raise MemoryError("no memory to turn a block in")
+    cdef double* middle = lower + n * n
+    cdef double* inverse = middle + n * n
+    cdef double* reduced = inverse + n * n
+    cdef double* rows = reduced + n * n
+    cdef float* narrow = turn + n * n
     with nogil:
-        for i in range(n_clients):
-            one, two = &vectors[i, 0], &images[i, 0]
+        if _project(block, image, lower, middle, inverse, reduced):
+            _diagonalise(reduced, rows, n)
             for c in range(n):
-                one[c] = 0.0
-                two[c] = 0.0
-            for a in range(n):
-                left, right = block[i, a], image[i, a]
-                row = &turn[a, 0]
-                for c in range(n):
-                    one[c] += left * row[c]
-                for c in range(n):
-                    two[c] += right * row[c]
-            for c in range(n):
-                residual = <double>(two[c] - values[c] * one[c])
-                squares[c] += residual * residual
-        for c in range(n_wanted):
-            worst = max(worst, squares[c])
-        free(squares)
+                best = 0
+                for b in range(n):
+                    if reduced[b * n + b] > reduced[best * n + best]:
+                        best = b
+                values[c] = reduced[best * n + best]
+                narrow[c] = <float>values[c]
+                reduced[best * n + best] = -INFINITY
+                for a in range(n):
+                    total = 0.0
+                    for b in range(a, n):
+                        total += inverse[b * n + a] * rows[best * n + b]
+                    turn[a * n + c] = <float>total
+            worst = _rotate(block, image, turn, narrow, n_wanted, vectors, images, rows + n * n)
+        free(lower)
+        free(turn)
     return worst

@@ -26,36 +26,46 @@ def run_all(kernels, n_clients, n_vectors):
     product, filtered, spare = (np.empty_like(block) for _ in range(3))
     kernels["multiply"](matrix, block, product)
     kernels["filter_block"](matrix, block, image, 0.3, 1.1, 4, filtered, spare)
-    inverse, reduced = np.empty((2, n_vectors, n_vectors))
-    fine = kernels["project"](block, image, inverse, reduced)
-    turn = np.random.default_rng(1).normal(size=(n_vectors, n_vectors)).astype(np.float32)
-    values = np.linspace(1, 2, n_vectors).astype(np.float32)
-    vectors, images = np.empty_like(block), np.empty_like(block)
-    worst = kernels["rotate"](block, image, turn, values, 2, vectors, images)
-    return product, filtered, np.array(fine), inverse, reduced, vectors, images, np.array(worst)
+    vectors, images, values = np.empty_like(block), np.empty_like(block), np.empty(n_vectors)
+    # A block that is not orthonormal, as filters leave it.
+    skewed = np.float32(block + 0.3 * block[:, ::-1])
+    worst = kernels["ritz"](skewed, np.float32(matrix @ skewed), 2, vectors, images, values)
+    return product, filtered, vectors, images, values, np.array(worst)
 
 
 @pytest.mark.parametrize(("n_clients", "n_vectors"), SIZES)
 def test_kernels_match_numpy(kernels, n_clients, n_vectors):
     matrix, block, image = (x.astype(np.float64) for x in problem(n_clients, n_vectors))
-    product, filtered, fine, inverse, reduced, vectors, images, worst = run_all(
-        kernels, n_clients, n_vectors
-    )
-    assert_allclose(product, matrix @ block, atol=1e-6)
+    product, filtered, vectors, images, values, worst = run_all(kernels, n_clients, n_vectors)
+    assert_allclose(product, image, atol=1e-6)
     # T_4 of the interval [0, 0.6], mapped to [-1, 1], over its value at 1.1.
     roots, basis = np.linalg.eigh(matrix)
     chebyshev = np.polynomial.chebyshev.Chebyshev([0, 0, 0, 0, 1])
     gains = chebyshev(roots / 0.3 - 1) / chebyshev(1.1 / 0.3 - 1)
     assert_allclose(filtered, (basis * gains) @ (basis.T @ block), atol=1e-5)
-    assert fine
-    lower = np.linalg.cholesky(block.T @ block)
-    assert_allclose(inverse, np.linalg.inv(lower), atol=1e-12)
-    assert_allclose(reduced, inverse @ (block.T @ image) @ inverse.T, atol=1e-12)
-    turn = np.random.default_rng(1).normal(size=(n_vectors, n_vectors)).astype(np.float32)
-    assert_allclose(vectors, block @ turn, atol=1e-5)
-    assert_allclose(images, image @ turn, atol=1e-5)
-    residual = images - vectors * np.linspace(1, 2, n_vectors)
-    assert_allclose(worst, np.square(residual).sum(axis=0)[:2].max(), rtol=1e-5)
+    # Ritz pairs: those of the matrix seen in an orthonormal basis of the block's span.
+    span = np.linalg.qr(block + 0.3 * block[:, ::-1])[0]
+    expected, turns = np.linalg.eigh(span.T @ matrix @ span)
+    assert_allclose(values, expected[::-1], atol=1e-6)
+    assert_allclose(vectors.T @ vectors, np.eye(n_vectors), atol=1e-5)
+    for c, turn in enumerate(turns.T[::-1]):
+        assert_allclose(abs(vectors[:, c] @ span @ turn), 1.0, atol=1e-4)
+    assert_allclose(images, matrix @ vectors, atol=1e-5)
+    residual = images - vectors * values
+    assert_allclose(worst, np.square(residual).sum(axis=0)[:2].max(), rtol=1e-3, atol=1e-10)
+
+
+def test_rotations_leave_what_lapack_leaves(kernels):
+    """Repeated, negative and far apart eigenvalues, in a matrix that is not nearly diagonal."""
+    rng = np.random.default_rng(7)
+    wanted = np.array([3.0, 1.0, 1.0, 1.0, 0.2, 1e-3, 0.0, -0.5])
+    turn = np.linalg.qr(rng.normal(size=(8, 8)))[0]
+    matrix = np.float32((turn * wanted) @ turn.T)
+    block = np.float32(np.eye(8))
+    vectors, images, values = np.empty_like(block), np.empty_like(block), np.empty(8)
+    assert kernels["ritz"](block, matrix, 8, vectors, images, values) < 1e-10
+    assert_allclose(values, np.linalg.eigvalsh(matrix.astype(np.float64))[::-1], atol=1e-7)
+    assert_allclose(matrix @ vectors, vectors * values, atol=1e-5)
 
 
 @pytest.mark.parametrize("build", [name for name in BUILDS if name != "numba"])
@@ -66,10 +76,15 @@ def test_builds_return_the_same_bits(build, n_clients, n_vectors):
         assert_array_equal(left, right)
 
 
+def ritz_error(kernels, block, image):
+    room = np.empty_like(block), np.empty_like(block), np.empty(block.shape[1])
+    return kernels["ritz"](block, image, 2, *room)
+
+
 def test_parallel_columns_are_refused(kernels):
     _, block, image = problem(40, 6)
     block[:, 5] = block[:, 4] * np.float32(1 + 1e-7)
-    assert not kernels["project"](block, image, *np.empty((2, 6, 6)))
+    assert ritz_error(kernels, block, image) == -1.0
 
 
 @pytest.mark.parametrize("n_clients", [60, 150, 170])  # below and above where BLAS takes over
@@ -112,4 +127,4 @@ def test_large_cold_problems_start_from_principal_coordinates(monkeypatch, kind)
 def test_vanishing_columns_are_refused(kernels):
     _, block, image = problem(40, 6)
     block[:, 3] *= np.float32(1e-20)
-    assert not kernels["project"](block, image, *np.empty((2, 6, 6)))
+    assert ritz_error(kernels, block, image) == -1.0
