@@ -176,7 +176,7 @@ def check_ids(value: ArrayLike, name: str, n_clients: int) -> Ids:
     if low < 0 or high >= n_clients:
         bad = low if low < 0 else high
         raise ValueError(f"{name} must be ids in 0..{n_clients - 1}, got {bad}")
-    counts = np.bincount(ids, minlength=n_clients)
+    counts = np.bincount(ids)
     if counts.max() > 1:
         raise ValueError(f"{name} must be distinct, got {int(np.argmax(counts))} more than once")
     return ids

@@ -30,7 +30,7 @@ def warm_effort(n_clients: int, updates: int) -> Effort:
     round's partition is the next one's start, and without any swap the mean inertia is
     already below that of scikit-learn's ten restarts.
     """
-    often = min(400 // n_clients, 6)
+    often = min(300 // n_clients, 6)
     return Effort(restarts=0, swaps=often if often else int(updates % 4 == 0))
 
 
@@ -106,7 +106,7 @@ class ExactPartition(Partition):
         start, effort = np.empty(0, dtype=np.int64), COLD
         if last is not None and self.basis is not None:  # without one they were dealt at random
             start = last
-            if 4 * int(self.stale.sum()) <= rows.shape[0]:
+            if 4 * np.count_nonzero(self.stale) <= rows.shape[0]:
                 effort = warm_effort(rows.shape[0], updates)
         with single_blas_thread():  # once for all the small products inside
             labels, self.basis = spectral_coalitions(
@@ -115,11 +115,11 @@ class ExactPartition(Partition):
         return labels
 
     def _fresh(self, rows: Float) -> Affinity:
+        changed = np.flatnonzero(self.stale)
         if self.affinity is None:
             self.affinity = Affinity(rows, self.kernel, self.gamma)
-        elif self.stale.any():
-            ids = np.flatnonzero(self.stale)
-            self.affinity.update(ids, rows[ids])
+        elif changed.size:
+            self.affinity.update(changed, rows[changed])
         self.stale[:] = False
         return self.affinity
 

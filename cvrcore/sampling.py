@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -31,23 +32,26 @@ class Groups:
     """Eligible clients, sorted by coalition."""
 
     members: Ids  # eligible ids, those of one coalition together
+    group: Ids  # the coalition of each, counting non-empty ones alone
     starts: Ids  # where each non-empty coalition begins in `members`
     sizes: Ids  # its number of eligible members
 
     @classmethod
     def of(cls, coalitions: Ids, eligible: Mask) -> Groups:
         """Sort eligible clients by coalition."""
-        order = np.argsort(coalitions, kind="stable")
-        sizes = np.bincount(coalitions)
+        order = coalitions.argsort(kind="stable")
         if not eligible.all():
             order = order[eligible[order]]
-            sizes = np.bincount(coalitions[order])
-        sizes = sizes[sizes > 0]
-        return cls(order, np.cumsum(sizes) - sizes, sizes)
+        group = coalitions[order]
+        sizes = np.bincount(group)
+        if not sizes.all():
+            sizes = sizes[sizes > 0]
+            group = np.repeat(np.arange(sizes.size), sizes)
+        return cls(order, group, sizes.cumsum() - sizes, sizes)
 
     def spread(self, per_group: Float) -> Float:
         """Repeat one value per coalition for each of its members."""
-        return np.repeat(per_group, self.sizes)
+        return per_group[self.group]
 
 
 def log_law(
@@ -104,15 +108,14 @@ def draw(
     left, and so on. Clients of probability zero come last, by score.
     """
     keys = np.log(-np.log1p(-rng.random(groups.members.size))) - log_weights  # smallest first
-    group = np.repeat(np.arange(groups.sizes.size), groups.sizes)
-    if np.isfinite(keys.sum()):
-        order = np.lexsort((keys, group))
+    if math.isfinite(keys.sum()):
+        order = np.lexsort((keys, groups.group))
     else:
-        order = np.lexsort((-scores[groups.members], keys, group))
-    if places.size == places.sum():
+        order = np.lexsort((-scores[groups.members], keys, groups.group))
+    if places.max() == 1:
         return groups.members[order[groups.starts]]
-    position = np.arange(keys.size) - np.repeat(groups.starts, groups.sizes)
-    return groups.members[order[position < np.repeat(places, groups.sizes)]]
+    position = np.arange(keys.size) - groups.spread(groups.starts)
+    return groups.members[order[position < groups.spread(places)]]
 
 
 def inclusion_of(

@@ -97,10 +97,10 @@ class Selection:
 
     def plain(self) -> dict[str, Any]:
         """Return copies of all fields; `inclusion` is None unless it is known by now."""
-        fields = {field.name: self.__dict__[field.name] for field in dataclasses.fields(type(self))}
+        fields = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in self.__dict__.items()}
         if callable(fields["inclusion"]):
             fields["inclusion"] = None
-        return {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in fields.items()}
+        return fields
 
     def __repr__(self) -> str:
         """Show the round, the clients and, if there are any, their coalitions."""
