@@ -178,8 +178,8 @@ class Server:
         news: dict[str, Any] = {}
         if self.policy.features is not None:
             models = [self.layout.split(update.vector) for update in updates]
-            sent = [self.layout.split(self.algorithm.models[start]) for start in starts]
-            news["models"] = self.policy.rows(models, sent)
+            sent = [self.layout.split(model) for model in self.algorithm.models]
+            news["models"] = self.policy.rows(models, [sent[start] for start in starts])
         if selector.loss_statistic is not None:
             news["losses"] = np.array([u.loss for u in updates], dtype=np.float64)
         if self.config.simulate_time:
