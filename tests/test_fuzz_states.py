@@ -111,6 +111,35 @@ def test_forged_states_are_refused_or_work(policy, data):
             return  # a setting that the rounds above do not fit, such as n_features
 
 
+def test_every_forged_field_of_a_window_is_refused():
+    """Residuals are kept in a ring: what is said about it must fit together."""
+    selector = cvrcore.CoalitionSelector(20, 3, 4, warmup=0, seed=0, store="window", window=3)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        selector.observe(selector.select().clients, rng.normal(size=(4, 3)))
+    state = selector.state_dict()
+    held = state["learned"]["covariance"]
+    (block,), squares = held["history"], held["squares"]
+    for name, value in (
+        ("history", [block[:-1]]),
+        ("history", [block[:, :, :-1]]),
+        ("history", [block, block]),
+        ("history", [block * np.nan]),
+        ("squares", squares[:-1]),
+        ("squares", -squares),
+        ("total", 0.5 * squares.sum()),
+        ("total", -1.0),
+        ("next", 4),
+        ("next", 3),
+        ("wrapped", False),
+    ):
+        forged = copy.deepcopy(state)
+        forged["learned"]["covariance"][name] = value
+        with pytest.raises(ValueError, match="must"):
+            cvrcore.CoalitionSelector.from_state_dict(forged)
+    cvrcore.CoalitionSelector.from_state_dict(state)
+
+
 def entry(header, body=b""):
     """Return the bytes of one .npy file with a header of our choice."""
     text = header.encode().ljust(117) + b"\n"
