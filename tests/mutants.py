@@ -41,7 +41,7 @@ FAULTS = [
     ("sampling", "below = values - groups.spread(top)", "below = groups.spread(top) - values", "sampling"),
     ("sampling", "places[np.argmax(groups.sizes - places)] += 1", "places[np.argmax(groups.sizes)] += 1", "sampling coalition"),
     ("sampling", "return below / temperature", "return below * temperature", "sampling"),
-    ("sampling", "position < np.repeat(places", "position <= np.repeat(places", "sampling selectors"),
+    ("sampling", "position < groups.spread(places)", "position <= groups.spread(places)", "sampling selectors"),
     ("selectors/coalition", "if self.round < self.warmup:", "if self.round <= self.warmup:", "coalition stateful"),
     ("selectors/power_of_choice", "np.where(np.isnan(losses), -np.inf, losses)", "np.where(np.isnan(losses), np.inf, losses)", "power_of_choice stateful"),
     ("selectors/active", "values[kept] - values[kept].max()", "values[kept].max() - values[kept]", "active"),
