@@ -42,7 +42,11 @@ def kernels(mode):
                     f"cvrcore_ext.{level}.{subject}",
                     [str(source)],
                     include_dirs=["cvrcore_ext"],
-                    depends=["cvrcore_ext/_fold.h", "cvrcore_ext/_multiply.h"],
+                    depends=[
+                        "cvrcore_ext/_fold.h",
+                        "cvrcore_ext/_history.h",
+                        "cvrcore_ext/_multiply.h",
+                    ],
                     extra_compile_args=FLAGS + flags,
                 )
             )

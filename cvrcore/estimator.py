@@ -138,7 +138,7 @@ class Estimator:
         self.store.read(pairs, start, stop, entries)
         _backend.regression_residual(
             entries,
-            self.store.scale,
+            self.store.unit,
             self.diagonal,
             self.floor,
             rows,

@@ -40,7 +40,12 @@ class History:
     @property
     def dropped(self) -> float:
         """Return the share of all weight that the window has let go of."""
-        return 1.0 - sum(self.squares) / self.total if self.wrapped else 0.0
+        return 1.0 - 1.0 / self.stands_for if self.wrapped else 0.0
+
+    @property
+    def stands_for(self) -> float:
+        """Return how many times what is kept stands for: all weight over that of the kept."""
+        return self.total / sum(self.squares)
 
     @property
     def nbytes(self) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from . import _backend
 from ._validation import Float, Ids, check_matrix, check_number
 from .history import BLOCK, History
+from .sampling import order_of
 from .threads import run_chunks
 
 STORES: Final = ("auto", "dense", "factored", "window", "none")
@@ -34,7 +35,11 @@ class Pairs:
     @classmethod
     def of(cls, representative: Ids) -> Pairs:
         """Pair each client that has a representative, and is none, with it."""
-        order = representative.argsort(kind="stable")
+        others = np.flatnonzero(representative == np.arange(representative.size))
+        rank = np.zeros(representative.size + 1, dtype=np.int64)  # the last: of no representative
+        rank[others] = np.arange(others.size)
+        rank[-1] = others.size
+        order = order_of(rank[representative])
         others = representative[order]
         paired = (others >= 0) & (others != order)
         return cls(order[paired], others[paired], order[~paired])
@@ -120,8 +125,13 @@ class CovarianceStore:
         fresh = self.history.count * pairs.clients.size - int(self._begin.sum())
         self._streamed += 0.125 * (fresh - self._streamed)
 
+    @property
+    def unit(self) -> float:
+        """Return what entries that are `read` count in; a window's stand for all rounds."""
+        return self.scale * self.history.stands_for if self.history.wrapped else self.scale
+
     def read(self, pairs: Pairs, start: int, stop: int, out: Float) -> None:
-        """Write ``C_kj / scale`` of pairs `start` .. `stop` - 1 into rows of `out`."""
+        """Write ``C_kj / unit`` of pairs `start` .. `stop` - 1 into rows of `out`."""
         clients, others = pairs.clients[start:stop], pairs.others[start:stop]
         begin = self._begin[start:stop]
         wrapped, cache = self.history.wrapped, self._cache
@@ -130,15 +140,12 @@ class CovarianceStore:
         elif cache is not None:
             cache.read(clients, start, stop, self.ones, out)
         else:
-            out[:] = 0.0 if wrapped else self.ones
+            out[:] = self.ones / self.history.stands_for if wrapped else self.ones
         first = 0
         for block, used in self.history.parts():
             _backend.add_history(block, used, clients, others, begin - first, out)
             first += used
-        if wrapped:  # what is kept stands for what was dropped
-            out *= self.history.total / sum(self.history.squares)
-            out += self.ones
-        elif cache is not None:
+        if cache is not None and not wrapped:
             cache.write(clients, others, start, stop, first, out)
 
     def open(self, rate: float) -> Slot:
@@ -175,7 +182,7 @@ class CovarianceStore:
         self.ask(pairs)
         self.read(pairs, 0, pairs.clients.size, found)
         out = np.empty((self.n_clients, self.n_features))
-        out[pairs.clients] = found
+        out[pairs.clients] = found * (self.unit / self.scale)
         return out
 
     def append(self, residual: Float, rate: float) -> None:
@@ -193,7 +200,7 @@ class CovarianceStore:
                 step = block[:, s].astype(np.float64)
                 packed += step[rows] * step[columns]
         if self.history.wrapped:
-            packed *= self.history.total / sum(self.history.squares)
+            packed *= self.history.stands_for
         packed += self.ones if self.base is None else _joined(self.base, self.n_features)
         full = np.empty((self.n_features, self.n_clients, self.n_clients))
         full[:, rows, columns] = full[:, columns, rows] = self.scale * packed.T

@@ -4,6 +4,15 @@ from cython cimport floating
 from libc.math cimport sqrt
 from libc.stdlib cimport free, malloc
 
+cdef extern from "_history.h":
+    void fetch(const void*, size_t) nogil
+    void add_f64(
+        const double*, const double*, const double*, Py_ssize_t, Py_ssize_t, double*
+    ) nogil
+    void add_f32(
+        const float*, const float*, const float*, Py_ssize_t, Py_ssize_t, double*
+    ) nogil
+
 cdef extern from "_fold.h":
     enum: LANES
     void fold_f64(double*, const double*, Py_ssize_t, Py_ssize_t) nogil
@@ -19,33 +28,24 @@ def add_history(
     double[:, ::1] entries,
 ):
     """Add sum_s r_s[k] r_s[j] to entries[i], k and j the i-th pair, s in order."""
-    cdef Py_ssize_t n_features = entries.shape[1], asked, k, j, step, d
-    cdef double total
-    cdef const floating* a
-    cdef const floating* b
-    cdef double* out
+    cdef Py_ssize_t n_features = entries.shape[1], n_asked = clients.shape[0]
+    cdef Py_ssize_t asked, k, j, following, step
     with nogil:
-        for asked in range(clients.shape[0]):
-            k, j = clients[asked], others[asked]
-            out = &entries[asked, 0]
-            step = max(begin[asked], 0)
-            while step + 4 <= n_stored:
-                a = &history[k, step, 0]
-                b = &history[j, step, 0]
-                for d in range(n_features):
-                    total = out[d]
-                    total += <double>a[d] * <double>b[d]
-                    total += <double>a[n_features + d] * <double>b[n_features + d]
-                    total += <double>a[2 * n_features + d] * <double>b[2 * n_features + d]
-                    total += <double>a[3 * n_features + d] * <double>b[3 * n_features + d]
-                    out[d] = total
-                step += 4
-            while step < n_stored:
-                a = &history[k, step, 0]
-                b = &history[j, step, 0]
-                for d in range(n_features):
-                    out[d] += <double>a[d] * <double>b[d]
-                step += 1
+        for asked in range(n_asked):
+            k, j, step = clients[asked], others[asked], max(begin[asked], 0)
+            if step >= n_stored:
+                continue
+            following = clients[min(asked + 1, n_asked - 1)]
+            if floating is double:
+                add_f64(
+                    &history[k, step, 0], &history[j, step, 0], &history[following, step, 0],
+                    n_stored - step, n_features, &entries[asked, 0],
+                )
+            else:
+                add_f32(
+                    &history[k, step, 0], &history[j, step, 0], &history[following, step, 0],
+                    n_stored - step, n_features, &entries[asked, 0],
+                )
 
 
 def read_base(
@@ -112,12 +112,17 @@ def regression_residual(
     Py_ssize_t slot,
 ):
     """Write weight (theta_k - c_k theta_j) into history[k, slot], Eq. (13)."""
-    cdef Py_ssize_t n_features = rows.shape[1], asked, k, j, d, beyond
+    cdef Py_ssize_t n_features = rows.shape[1], n_asked = clients.shape[0]
+    cdef Py_ssize_t asked, k, j, d, following, beyond
+    cdef size_t n_bytes = n_features * sizeof(floating)
     cdef double variance, bound, entry, coefficient, delta
     cdef floating* out
     with nogil:
-        for asked in range(clients.shape[0]):
+        for asked in range(n_asked):
             k, j = clients[asked], others[asked]
+            following = clients[min(asked + 1, n_asked - 1)]
+            fetch(&rows[following, 0], n_bytes)
+            fetch(&diagonal[following, 0], n_bytes)
             out = &history[k, slot, 0]
             beyond = 0
             for d in range(n_features):
