@@ -8,6 +8,7 @@ sample of them. Clients are then embedded one chunk at a time: O(K m D) time, O(
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Final
 
@@ -35,7 +36,7 @@ class Landmarks:
     """
 
     def __init__(self, rows: Float, kernel: str, gamma: float | str) -> None:
-        self.kernel = kernel
+        self.rows, self.kernel = rows, kernel
         self.reference = np.zeros(rows.shape[1], dtype=rows.dtype)
         self.reference = self._offsets(rows)[0].mean(axis=0)
         self.offsets, self.squares, self.nonzero = self._offsets(rows)
@@ -48,6 +49,14 @@ class Landmarks:
         distances = self._distances(offsets, squares)
         apply_kernel(self.kernel, self.gamma, distances, nonzero, self.nonzero)
         return distances
+
+    @functools.cached_property
+    def root(self) -> Float:
+        """``W^-1/2``, up to a rotation, without what is noise."""
+        linalg = importlib.import_module("scipy.linalg")
+        values, vectors = linalg.eigh(self.among(), check_finite=False)
+        kept = values > _CUT * values[-1]
+        return vectors[:, kept] / np.sqrt(values[kept])
 
     def among(self) -> Float:
         """Return the kernel among landmarks, float64."""
@@ -134,44 +143,91 @@ def nystrom_points(
     -------
     ndarray of float32, shape (n_clients, n_coalitions - 1)
     """
-    n_clients, n_wanted = rows.shape[0], n_coalitions - 1
     chosen = choose_landmarks(rows, n_landmarks, landmarks, rng)
-    marks = Landmarks(rows[chosen], kernel, gamma)
-    sample = np.sort(
-        rng.choice(n_clients, size=min(n_clients, _SAMPLE * n_landmarks), replace=False)
-    )
-    with single_blas_thread():
-        degree_of, embedding = _solve(marks, rows, sample, n_wanted)
+    near = Nearness(Landmarks(rows[chosen], kernel, gamma), rows)
+    return near.embed(rows, n_coalitions, rng)
+
+
+class Nearness:
+    """Affinities of all clients to landmarks: kept, so that a change costs its rows, or not.
+
+    Parameters
+    ----------
+    marks : Landmarks
+    rows : array of shape (n_clients, n_features)
+    keep : bool
+        Whether to hold the (n_clients, n_landmarks) of them: O(K m) memory.
+    """
+
+    def __init__(self, marks: Landmarks, rows: Float, keep: bool = False) -> None:
+        self.marks = marks
+        self.kept: Float | None = None
+        if keep:
+            self.kept = np.empty((rows.shape[0], marks.offsets.shape[0]), dtype=np.float32)
+            self.update(np.arange(rows.shape[0]), rows)
+
+    def update(self, ids: Ids, rows: Float) -> None:
+        """Take in new rows of some clients; `rows` are those of all."""
+        kept = self.kept
+        if kept is None:
+            return
+
+        def fill(start: int, stop: int) -> None:
+            kept[ids[start:stop]] = self.marks.affinities(rows[ids[start:stop]])
+
+        with single_blas_thread():
+            run_chunks(fill, ids.size, _CHUNK)
+
+    def _of(self, rows: Float, start: int, stop: int) -> Float:
+        if self.kept is not None:
+            return self.kept[start:stop]
+        return self.marks.affinities(rows[start:stop])
+
+    def embed(self, rows: Float, n_coalitions: int, rng: np.random.Generator) -> Float:
+        """Return points of all clients, float32, (n_clients, n_coalitions - 1).
+
+        ``degree = C g``; the embedding divides by degree what C maps linearly.
+        """
+        n_clients, n_wanted = rows.shape[0], n_coalitions - 1
+        n_sampled = min(n_clients, _SAMPLE * self.marks.offsets.shape[0])
+        sample = np.sort(rng.choice(n_clients, size=n_sampled, replace=False))
         points = np.empty((n_clients, n_wanted), dtype=np.float32)
+        with single_blas_thread():
+            some = self._sampled(rows, sample)
+            degree_of, embedding = _solve(self.marks, some, n_clients, n_wanted)
 
-        def embed(start: int, stop: int) -> None:
-            near = marks.affinities(rows[start:stop])
-            degrees = near @ degree_of
-            np.matmul(near, embedding, out=points[start:stop])
-            points[start:stop] /= np.maximum(degrees, _least(degrees))[:, None]
+            def embed(start: int, stop: int) -> None:
+                near = self._of(rows, start, stop)
+                degrees = near @ degree_of
+                np.matmul(near, embedding, out=points[start:stop])
+                points[start:stop] /= np.maximum(degrees, _least(degrees))[:, None]
 
-        run_chunks(embed, n_clients, _CHUNK)
-    return points
+            run_chunks(embed, n_clients, _CHUNK)
+        return points
+
+    def _sampled(self, rows: Float, sample: Ids) -> Float:
+        if self.kept is not None:
+            return self.kept[sample]
+        near = np.empty((sample.size, self.marks.offsets.shape[0]), dtype=np.float32)
+
+        def fill(start: int, stop: int) -> None:
+            near[start:stop] = self.marks.affinities(rows[sample[start:stop]])
+
+        run_chunks(fill, sample.size, _CHUNK)
+        return near
 
 
-def _solve(marks: Landmarks, rows: Float, sample: Ids, n_wanted: int) -> tuple[Float, Float]:
+def _solve(marks: Landmarks, near: Float, n_clients: int, n_wanted: int) -> tuple[Float, Float]:
     """Return what turns affinities to landmarks into degrees, and into coordinates.
 
-    With ``B = W^-1/2``: ``degree = C g``, ``g = W^-1 C^T 1``; the eigenvectors of
-    ``B C^T diag(degree)^-1 C B`` are U with values L, those of the normalised affinity
-    ``degree^-1/2 C B U L^-1/2``, and the embedding divides by ``degree^1/2`` once more.
+    `near` are those of a sample, and are overwritten. With ``B = W^-1/2``: ``degree = C g``,
+    ``g = W^-1 C^T 1``; the eigenvectors of ``B C^T diag(degree)^-1 C B`` are U with values L,
+    those of the normalised affinity ``degree^-1/2 C B U L^-1/2``, and the embedding divides by
+    ``degree^1/2`` once more.
     """
     linalg = importlib.import_module("scipy.linalg")
-    values, vectors = linalg.eigh(marks.among(), check_finite=False)
-    kept = values > _CUT * values[-1]
-    root = vectors[:, kept] / np.sqrt(values[kept])  # B, up to a rotation
-    near = np.empty((sample.size, marks.offsets.shape[0]), dtype=np.float32)
-
-    def fill(start: int, stop: int) -> None:
-        near[start:stop] = marks.affinities(rows[sample[start:stop]])
-
-    run_chunks(fill, sample.size, _CHUNK)
-    scale = rows.shape[0] / sample.size
+    root = marks.root
+    scale = n_clients / near.shape[0]
     total = scale * near.sum(axis=0, dtype=np.float64)
     degree_of = root @ (root.T @ total)
     degrees = near @ degree_of

@@ -16,7 +16,7 @@ from ._validation import Float, Ids, check_count, check_matrix, check_stored, ch
 from .affinity import Affinity
 from .clustering import Effort, balanced_partition, plane_coalitions, spectral_coalitions
 from .lloyd import lloyd
-from .nystrom import nystrom_points
+from .nystrom import Landmarks, Nearness, choose_landmarks
 from .spectral import Basis
 from .threads import single_blas_thread
 
@@ -162,17 +162,43 @@ def _has_distinct(points: Float, count: int) -> bool:
 
 
 class NystromPartition(Partition):
-    """Clustering of a landmark embedding, made anew each time: no K x K matrix.
+    """Clustering of a landmark embedding: no K x K matrix.
+
+    Landmarks stay until a quarter of all rows have been replaced. Meanwhile a round costs the
+    affinities of the rows that changed, if those of all are kept.
 
     Parameters
     ----------
     kernel, gamma, n_landmarks, landmarks
         See `cvrcore.nystrom.nystrom_points`.
+    n_clients : int
+    keep : bool
+        Whether there is memory for the affinities of all clients to landmarks.
     """
 
-    def __init__(self, kernel: str, gamma: float | str, n_landmarks: int, landmarks: str) -> None:
+    def __init__(
+        self,
+        n_clients: int,
+        kernel: str,
+        gamma: float | str,
+        n_landmarks: int,
+        landmarks: str,
+        keep: bool,
+    ) -> None:
         self.kernel, self.gamma = kernel, gamma
-        self.n_landmarks, self.landmarks = n_landmarks, landmarks
+        self.n_landmarks, self.landmarks, self.keep = n_landmarks, landmarks, keep
+        self.reset(n_clients)
+
+    def reset(self, n_clients: int) -> None:
+        """Forget everything."""
+        self.near: Nearness | None = None
+        self.stale = np.zeros(n_clients, dtype=bool)  # rows newer than their affinities
+        self.replaced = 0  # rows, since landmarks were drawn
+
+    def touch(self, clients: Ids) -> None:
+        """Take note that these rows have changed."""
+        self.stale[clients] = True
+        self.replaced += clients.size
 
     def make(
         self,
@@ -183,10 +209,47 @@ class NystromPartition(Partition):
         updates: int,
     ) -> Ids:
         """Return labels; Lloyd's passes start from the last partition if there is one."""
-        points = nystrom_points(
-            rows, n_coalitions, rng, self.kernel, self.gamma, self.n_landmarks, self.landmarks
-        )
+        points = self._fresh(rows, rng).embed(rows, n_coalitions, rng)
         if not _has_distinct(points, n_coalitions):
             return balanced_partition(rows.shape[0], n_coalitions, rng)
         # A few passes only: the next clustering goes on from here.
         return lloyd(points, n_coalitions, rng, last, max_passes=10 if last is None else 3)
+
+    def _fresh(self, rows: Float, rng: np.random.Generator) -> Nearness:
+        if self.near is None or 4 * self.replaced >= rows.shape[0]:
+            chosen = choose_landmarks(rows, self.n_landmarks, self.landmarks, rng)
+            self.near = None  # its memory first
+            marks = Landmarks(rows[chosen], self.kernel, self.gamma)
+            self.near = Nearness(marks, rows, self.keep)
+            self.replaced = 0
+        else:
+            self.near.update(np.flatnonzero(self.stale), rows)
+        self.stale[:] = False
+        return self.near
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as arrays and plain values."""
+        near: dict[str, Any] = {"keep": self.keep, "replaced": self.replaced}
+        near |= {"landmarks": None, "kept": None}
+        if self.near is not None:
+            near["landmarks"] = self.near.marks.rows.copy()
+            near["kept"] = None if self.near.kept is None else self.near.kept.copy()
+        return {**super().state(), "stale": self.stale.copy(), "near": near}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned; states of older versions hold nothing."""
+        stored = state.get("near")
+        if stored is None:
+            return
+        n_clients, n_features = state["rows"].shape
+        self.stale = check_stored(state["stale"], "stale", n_clients, bool)
+        self.replaced = check_count(stored["replaced"], "replaced", minimum=0)
+        self.keep = stored["keep"] is True
+        if stored["landmarks"] is None:
+            return
+        shape = (self.n_landmarks, n_features)
+        rows = check_matrix(stored["landmarks"], "landmarks", shape, state["rows"].dtype).copy()
+        self.near = Nearness(Landmarks(rows, self.kernel, self.gamma), rows)
+        if self.keep:
+            shape = (n_clients, self.n_landmarks)
+            self.near.kept = check_matrix(stored["kept"], "kept", shape, np.float32).copy()

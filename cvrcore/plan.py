@@ -13,7 +13,7 @@ from ._validation import check_choice, check_count, check_number
 from .history import BLOCK
 from .nystrom import LANDMARKS
 from .spectral import DENSE_LIMIT, block_width
-from .store import DEFERRED, STORES, PairCache
+from .store import DEFERRED, LANES, STORES, PairCache
 
 CLUSTERINGS: Final = ("auto", "exact", "nystrom")
 EXACT_LIMIT: Final = 12_000  # clients up to which the whole affinity is worth its time
@@ -37,6 +37,8 @@ class Plan:
     may_be_dense : bool
     n_landmarks : int
     landmarks : str
+    keeps_affinities : bool
+        Whether those of all clients to landmarks are held, so that a change costs its rows.
     nbytes : dict of str to int
         Bytes that each part takes at its largest.
     work : dict of str to float
@@ -52,6 +54,7 @@ class Plan:
     may_be_dense: bool
     n_landmarks: int
     landmarks: str
+    keeps_affinities: bool
     nbytes: dict[str, int]
     work: dict[str, float]
     limit: int
@@ -115,7 +118,7 @@ def make_plan(
     >>> import cvrcore
     >>> plan = cvrcore.make_plan(100_000, 300, 100, dtype="float32", memory_limit=4e9)
     >>> plan.clustering, plan.store, plan.window
-    ('nystrom', 'window', 28)
+    ('nystrom', 'window', 26)
     """
     n_clients = check_count(n_clients, "n_clients")
     n_features = check_count(n_features, "n_features")
@@ -139,6 +142,9 @@ def make_plan(
     nbytes["clustering"] = _clustering_bytes(
         kind, n_clients, n_features, n_select, size, n_landmarks
     )
+    near = 4 * n_clients * n_landmarks
+    keeps = kind == "nystrom" and 8 * near <= limit
+    nbytes["clustering"] += near if keeps else 0
     left = int(_USABLE * limit) - sum(nbytes.values())
     if store == "none" or (store == "auto" and predictor == "cosine"):
         store, window, may_be_dense = "none", None, False
@@ -148,7 +154,10 @@ def make_plan(
             store, window, n_clients, n_features, size, left
         )
         nbytes["covariance"] = taken
-    work = _work(kind, store, window, n_clients, n_features, n_select, n_landmarks, recluster_every)
+    renewed = n_select if keeps else n_clients  # rows whose affinities a clustering computes
+    work = _work(
+        kind, store, window, n_clients, n_features, n_select, n_landmarks, renewed, recluster_every
+    )
     plan = Plan(
         clustering=kind,
         eigensolver=solver,
@@ -157,6 +166,7 @@ def make_plan(
         may_be_dense=may_be_dense,
         n_landmarks=n_landmarks,
         landmarks=landmarks,
+        keeps_affinities=keeps,
         nbytes=nbytes,
         work=work,
         limit=limit,
@@ -206,7 +216,8 @@ def _store_of(
     """Return the store's kind, its window, whether it may become dense, and its bytes."""
     one = n_clients * n_features * size  # a residual
     cache = 8 * n_clients * PairCache.SLOTS * n_features
-    dense = n_clients * (n_clients + 1) // 2 * (n_features + 7) // 8 * 8 * size + DEFERRED * one
+    padded = -(-n_features // LANES) * LANES
+    dense = n_clients * (n_clients + 1) // 2 * padded * size + DEFERRED * one
     history = -(-n_clients // 2) * one + cache  # what "auto" may hold before it folds
     if window is not None:
         window = check_count(window, "window")
@@ -235,6 +246,7 @@ def _work(
     n_features: int,
     n_select: int,
     n_landmarks: int,
+    renewed: int,
     recluster_every: int,
 ) -> dict[str, float]:
     """Return multiply-adds of a steady round; clustering is shared out over its rounds."""
@@ -242,7 +254,8 @@ def _work(
     clustering = {
         "plane": 100.0 * n_clients * n_select,
         "exact": area * n_select + 10.0 * n_clients**2 * n_select,
-        "nystrom": area * n_landmarks + 4.0 * n_clients * n_select * (n_landmarks + n_select),
+        "nystrom": 1.0 * renewed * n_features * n_landmarks
+        + 4.0 * n_clients * n_select * (n_landmarks + n_select),
     }[kind]
     read = {"none": 0.0, "dense": 0.5 * n_clients + DEFERRED / 2}.get(
         store, float(min(window or n_clients // 2, n_clients // 2, 200))

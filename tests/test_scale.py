@@ -432,3 +432,49 @@ def test_a_step_that_was_cut_off_is_not_built_upon(monkeypatch):
     picked = selector.select()
     with pytest.raises(RuntimeError, match="cut off in the middle"):
         selector.observe(picked.clients, models)
+
+
+def landmark_selector(n_clients=400, **options):
+    rng = np.random.default_rng(6)
+    initial = rng.normal(size=(n_clients, 8))
+    options = {"warmup": 0, "seed": 0, "clustering": "nystrom", "n_landmarks": 40} | options
+    return cvrcore.CoalitionSelector(n_clients, 8, 10, initial=initial, **options), rng
+
+
+def test_kept_affinities_follow_the_rows():
+    selector, rng = landmark_selector()
+    assert selector.plan().keeps_affinities
+    for _ in range(5):
+        picked = selector.select()
+        selector.observe(picked.clients, rng.normal(size=(10, 8)))
+    selector.select()
+    near = selector._partition.near
+    assert_allclose(near.kept, near.marks.affinities(selector.rows), atol=1e-6)
+
+
+def test_landmarks_stay_until_a_quarter_of_the_rows_is_new():
+    selector, rng = landmark_selector()
+    seen = []
+    for _ in range(22):
+        picked = selector.select()
+        seen.append(selector._partition.near.marks)
+        selector.observe(picked.clients, rng.normal(size=(10, 8)))
+    first = [marks is seen[0] for marks in seen]
+    assert first == [True] * 10 + [False] * 12  # 100 of 400 rows were replaced in ten rounds
+    assert len({id(marks) for marks in seen}) == 3
+
+
+def test_coalitions_are_as_good_whether_affinities_are_kept_or_not():
+    kept, _ = landmark_selector()
+    lean, _ = landmark_selector(store="window", window=4, memory_limit=5.05e5)
+    assert not lean.plan().keeps_affinities
+    rng = np.random.default_rng(7)
+    for _ in range(6):
+        models = rng.normal(size=(10, 8))
+        for selector in (kept, lean):
+            selector.observe(selector.select().clients, models)
+    points = naive.embedding(naive.affinity(kept.rows), 10)
+    ratio = naive.inertia(points, kept.select().coalitions) / naive.inertia(
+        points, lean.select().coalitions
+    )
+    assert 0.9 < ratio < 1.1

@@ -235,7 +235,14 @@ class CoalitionSelector(Selector):
             return PlanePartition()
         if plan.clustering == "exact":
             return ExactPartition(self.n_clients, self.kernel, self.gamma)
-        return NystromPartition(self.kernel, self.gamma, plan.n_landmarks, plan.landmarks)
+        return NystromPartition(
+            self.n_clients,
+            self.kernel,
+            self.gamma,
+            plan.n_landmarks,
+            plan.landmarks,
+            plan.keeps_affinities,
+        )
 
     # -- reading ----------------------------------------------------------------
 
