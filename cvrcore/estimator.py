@@ -13,8 +13,9 @@ import numpy as np
 
 from . import _backend
 from ._validation import Float, Ids, check_count, check_matrix, check_number, check_vector
+from .pairs import Pairs
 from .scores import DIAGONAL_FLOOR, score_moments
-from .store import CovarianceStore, Pairs, Slot
+from .store import CovarianceStore, Slot
 from .threads import run_chunks
 
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from ._validation import check_choice, check_count, check_number
 from .history import BLOCK
+from .memory import free_memory, show_bytes
 from .nystrom import LANDMARKS
+from .pairs import PairCache
 from .spectral import DENSE_LIMIT, block_width
-from .store import DEFERRED, LANES, STORES, PairCache
+from .store import DEFERRED, LANES, STORES
 
 CLUSTERINGS: Final = ("auto", "exact", "nystrom")
 EXACT_LIMIT: Final = 12_000  # clients up to which the whole affinity is worth its time
 _WINDOW: Final = 32  # residuals that a window keeps, where memory allows
 _USABLE: Final = 0.97  # of the limit: the rest is for library pages and buffers of threads
-UNLIMITED: Final = 1 << 62
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,32 +285,3 @@ def _advice(plan: Plan, n_clients: int, size: int) -> str:
         f"{n_clients} clients need {show_bytes(plan.total_bytes)} ({parts}), memory_limit is "
         f"{show_bytes(plan.limit)}; try {', or '.join(ways)}"
     )
-
-
-def free_memory() -> int:
-    """Return the bytes that this process may still take, or a very large number if unknown."""
-    found = [UNLIMITED]
-    try:
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-        line = next(line for line in text.splitlines() if line.startswith("MemAvailable"))
-        found.append(1024 * int(line.split()[1]))
-    except (OSError, StopIteration, ValueError):
-        names = getattr(os, "sysconf_names", {})
-        if "SC_AVPHYS_PAGES" in names:
-            found.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    try:  # a container's own limit
-        allowed = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-        used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii").strip()
-        found.append(max(int(allowed) - int(used), 0))
-    except (OSError, ValueError):
-        pass
-    return min(found)
-
-
-def show_bytes(count: float) -> str:
-    """Return a size for people: three digits and a unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

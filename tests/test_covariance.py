@@ -5,7 +5,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import cvrcore
 from cvrcore.covariance import cosine_coefficients, representatives
-from cvrcore.store import LANES, CovarianceStore, Pairs
+from cvrcore.pairs import Pairs
+from cvrcore.store import LANES, CovarianceStore
 
 SIZES = [(1, 1, 1), (2, 3, 1), (9, 5, 6), (33, 17, 13)]
 

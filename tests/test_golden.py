@@ -10,7 +10,7 @@ import pytest
 import cvrcore
 import cvrcore.state
 from cvrcore.selectors import BUILT_IN as POLICIES
-from cvrcore.selectors.base import FORMATS
+from cvrcore.selectors.saving import FORMATS
 
 GOLDEN = Path(__file__).parent / "golden"
 spec = importlib.util.spec_from_file_location("golden_make", GOLDEN / "make.py")

@@ -12,8 +12,8 @@ from sklearn.metrics import adjusted_rand_score
 import cvrcore
 from cvrcore import _backend
 from cvrcore.lloyd import lloyd
+from cvrcore.memory import free_memory
 from cvrcore.nystrom import choose_landmarks, nystrom_points
-from cvrcore.plan import free_memory
 from cvrcore.spectral import spectral_points
 from cvrcore.store import CovarianceStore
 

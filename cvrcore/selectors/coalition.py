@@ -25,8 +25,9 @@ from ..clustering import trivial_partition
 from ..counting import COUNTS, CountedPartition
 from ..covariance import PREDICTORS, cosine_coefficients, representatives
 from ..estimator import Estimator
+from ..memory import UNLIMITED
 from ..partition import ExactPartition, NystromPartition, Partition, PlanePartition
-from ..plan import UNLIMITED, Plan, make_plan
+from ..plan import Plan, make_plan
 from ..sampling import LAWS, SCORES
 from ..selection import Selection, draw_selection
 from ..store import STORES, CovarianceStore
