@@ -12,7 +12,7 @@ import numpy as np
 
 from ._validation import Float, Ids
 from .clustering import balanced_partition, cluster_points, spectral_embedding
-from .partition import COLD, ExactPartition
+from .partition import COLD, ExactPartition, Problem
 from .threads import single_blas_thread
 
 COUNTS: Final = ("eigengap", "silhouette")
@@ -34,15 +34,9 @@ class CountedPartition(ExactPartition):
         super().__init__(n_clients, kernel, gamma)
         self.how = how
 
-    def make(
-        self,
-        rows: Float,
-        n_coalitions: int,
-        rng: np.random.Generator,
-        last: Ids | None,
-        updates: int,
-    ) -> Ids:
-        """Return labels of at most `n_coalitions`; k-means starts anew."""
+    def make(self, problem: Problem) -> Ids:
+        """Return labels of at most so many; k-means starts anew."""
+        rows, n_coalitions, rng = problem.rows, problem.n_coalitions, problem.rng
         with single_blas_thread():
             embedded = spectral_embedding(self._fresh(rows), n_coalitions, self.basis)
             if embedded is None:

@@ -34,6 +34,17 @@ def warm_effort(n_clients: int, updates: int) -> Effort:
     return Effort(restarts=0, swaps=often if often else int(updates % 4 == 0))
 
 
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """What a partition is made of."""
+
+    rows: Float  # (n_clients, n_features)
+    n_coalitions: int
+    rng: np.random.Generator
+    last: Ids | None  # the partition before, if it is of as many coalitions
+    updates: int  # main rounds so far
+
+
 class Partition(abc.ABC):
     """Makes coalitions of clients from their rows, and keeps what helps the next time."""
 
@@ -41,15 +52,8 @@ class Partition(abc.ABC):
         """Take note that these rows have changed."""
 
     @abc.abstractmethod
-    def make(
-        self,
-        rows: Float,
-        n_coalitions: int,
-        rng: np.random.Generator,
-        last: Ids | None,
-        updates: int,
-    ) -> Ids:
-        """Return labels of all clients; `last` is the partition before, if of this size."""
+    def make(self, problem: Problem) -> Ids:
+        """Return labels of all clients."""
 
     def reset(self, n_clients: int) -> None:
         """Forget everything: clients have joined."""
@@ -65,16 +69,9 @@ class Partition(abc.ABC):
 class PlanePartition(Partition):
     """k-means on one or two raw coordinates."""
 
-    def make(
-        self,
-        rows: Float,
-        n_coalitions: int,
-        rng: np.random.Generator,
-        last: Ids | None,
-        updates: int,
-    ) -> Ids:
+    def make(self, problem: Problem) -> Ids:
         """Return labels; nothing is kept."""
-        return plane_coalitions(rows, n_coalitions, rng, COLD)
+        return plane_coalitions(problem.rows, problem.n_coalitions, problem.rng, COLD)
 
 
 class ExactPartition(Partition):
@@ -94,23 +91,18 @@ class ExactPartition(Partition):
         """Take note that these rows have changed."""
         self.stale[clients] = True
 
-    def make(
-        self,
-        rows: Float,
-        n_coalitions: int,
-        rng: np.random.Generator,
-        last: Ids | None,
-        updates: int,
-    ) -> Ids:
+    def make(self, problem: Problem) -> Ids:
         """Return labels, from the last eigenvectors and the last partition if there are any."""
+        n_clients, last = problem.rows.shape[0], problem.last
         start, effort = np.empty(0, dtype=np.int64), COLD
         if last is not None and self.basis is not None:  # without one they were dealt at random
             start = last
-            if 4 * np.count_nonzero(self.stale) <= rows.shape[0]:
-                effort = warm_effort(rows.shape[0], updates)
+            if 4 * np.count_nonzero(self.stale) <= n_clients:
+                effort = warm_effort(n_clients, problem.updates)
         with single_blas_thread():  # once for all the small products inside
+            affinity = self._fresh(problem.rows)
             labels, self.basis = spectral_coalitions(
-                self._fresh(rows), n_coalitions, rng, effort, start, self.basis
+                affinity, problem.n_coalitions, problem.rng, effort, start, self.basis
             )
         return labels
 
@@ -200,20 +192,15 @@ class NystromPartition(Partition):
         self.stale[clients] = True
         self.replaced += clients.size
 
-    def make(
-        self,
-        rows: Float,
-        n_coalitions: int,
-        rng: np.random.Generator,
-        last: Ids | None,
-        updates: int,
-    ) -> Ids:
+    def make(self, problem: Problem) -> Ids:
         """Return labels; Lloyd's passes start from the last partition if there is one."""
+        rows, n_coalitions, rng = problem.rows, problem.n_coalitions, problem.rng
         points = self._fresh(rows, rng).embed(rows, n_coalitions, rng)
         if not _has_distinct(points, n_coalitions):
             return balanced_partition(rows.shape[0], n_coalitions, rng)
         # A few passes only: the next clustering goes on from here.
-        return lloyd(points, n_coalitions, rng, last, max_passes=10 if last is None else 3)
+        max_passes = 10 if problem.last is None else 3
+        return lloyd(points, n_coalitions, rng, problem.last, max_passes)
 
     def _fresh(self, rows: Float, rng: np.random.Generator) -> Nearness:
         if self.near is None or 4 * self.replaced >= rows.shape[0]:

@@ -66,8 +66,9 @@ class Plan:
     def __str__(self) -> str:
         """Lay the plan out as a small table."""
         kept = "every round" if self.window is None else f"the last {self.window} rounds"
+        near = ", keeps affinities to landmarks" if self.keeps_affinities else ""
         lines = [
-            f"clustering   {self.clustering}",
+            f"clustering   {self.clustering}{near}",
             f"eigensolver  {self.eigensolver}",
             f"covariance   {self.store}, keeps {kept}",
             f"memory       {show_bytes(self.total_bytes)} of {show_bytes(self.limit)} allowed",

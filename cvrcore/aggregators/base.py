@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -13,6 +14,17 @@ from .._validation import Float, Ids, check_finite, check_ids, check_weights
 from ..selection import Selection
 
 Arrays = list[NDArray[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class News:
+    """One round, checked: the arguments of `Aggregator.aggregate`."""
+
+    current: Sequence[NDArray[Any]]
+    updates: Sequence[Sequence[NDArray[Any]]]
+    clients: Ids
+    weights: Float
+    selection: Selection | None
 
 
 class Aggregator(abc.ABC):
@@ -68,7 +80,7 @@ class Aggregator(abc.ABC):
                 raise ValueError(f"updates of client {client} must be {wanted}, got {shapes}")
         if ids.size == 0:
             return [array.copy() for array in current]
-        return self._merge(current, updates, ids, checked, selection)
+        return self._merge(News(current, updates, ids, checked, selection))
 
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values."""
@@ -87,22 +99,15 @@ class Aggregator(abc.ABC):
         return 0
 
     @abc.abstractmethod
-    def _merge(
-        self,
-        current: Sequence[NDArray[Any]],
-        updates: Sequence[Sequence[NDArray[Any]]],
-        clients: Ids,
-        weights: Float,
-        selection: Selection | None,
-    ) -> Arrays:
-        """Return the next model from checked arguments; somebody reported."""
+    def _merge(self, news: News) -> Arrays:
+        """Return the next model; somebody reported."""
 
 
 class ShareAggregator(Aggregator):
     """An aggregator whose model is a weighted sum of those that came back."""
 
     @abc.abstractmethod
-    def _shares(self, clients: Ids, weights: Float, selection: Selection | None) -> Float:
+    def _shares(self, news: News) -> Float:
         """Return how much each reporter counts, not yet normalised."""
 
     @property
@@ -110,21 +115,14 @@ class ShareAggregator(Aggregator):
         """Whether shares mean what they say: the rest up to 1 is left to the model sent."""
         return False
 
-    def _merge(
-        self,
-        current: Sequence[NDArray[Any]],
-        updates: Sequence[Sequence[NDArray[Any]]],
-        clients: Ids,
-        weights: Float,
-        selection: Selection | None,
-    ) -> Arrays:
-        shares = self._shares(clients, weights, selection)
+    def _merge(self, news: News) -> Arrays:
+        shares = self._shares(news)
         total = shares.sum()
         if not total > 0:
             raise ValueError(f"weights of the clients that reported must sum above 0, got {total}")
         if not self._keeps_sum:
-            return weighted_mean(updates, shares / total)
-        return weighted_mean([*updates, current], np.append(shares, 1.0 - total))
+            return weighted_mean(news.updates, shares / total)
+        return weighted_mean([*news.updates, news.current], np.append(shares, 1.0 - total))
 
 
 class Flat:

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from .._validation import Float, Ids, check_choice
-from ..selection import Selection
+from .._validation import Float, check_choice
+from .base import News
 
 FORMS: Final = ("horvitz-thompson", "self-normalised", "stratified")
 
@@ -18,8 +18,9 @@ def check_form(value: str, choices: Sequence[str]) -> str:
     return check_choice(value, "form", choices)
 
 
-def inclusion_for(name: str, clients: Ids, selection: Selection | None) -> Float:
+def inclusion_for(name: str, news: News) -> Float:
     """Return the inclusion probabilities of a round, above 0 for all that reported."""
+    clients, selection = news.clients, news.selection
     inclusion = None if selection is None else selection.inclusion
     if inclusion is None:
         raise ValueError(
@@ -34,14 +35,7 @@ def inclusion_for(name: str, clients: Ids, selection: Selection | None) -> Float
     return inclusion
 
 
-def importance_factors(
-    form: str,
-    clients: Ids,
-    weights: Float,
-    inclusion: Float,
-    labels: Ids | None,
-    n_picked: int,
-) -> Float:
+def importance_factors(form: str, news: News, weights: Float, inclusion: Float) -> Float:
     """Return how much each report counts; their sum is 1, or 1 on average.
 
     Those picked that stayed silent count as missing at random: what came back stands for
@@ -51,16 +45,14 @@ def importance_factors(
     ----------
     form : str
         See `ImportanceAggregator`.
-    clients : ndarray of int64, shape (m,)
-        Who reported, at least one.
+    news : News
+        Of a round whose selection is known.
     weights : ndarray of shape (n_clients,)
         Samples of each client of the population that is estimated.
     inclusion : ndarray of shape (n_clients,)
-    labels : ndarray of int64, shape (n_clients,), or None
-        Coalitions, for the form "stratified".
-    n_picked : int
-        How many were picked, at least m.
     """
+    assert news.selection is not None
+    clients, labels, n_picked = news.clients, news.selection.coalitions, len(news.selection)
     total = weights.sum()
     odds = weights[clients] / (total * inclusion[clients])
     if form == "horvitz-thompson":

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .._validation import Float, Ids, check_choice, check_stored, check_vector
-from ..selection import Selection
 from ..threads import single_blas_thread
 from .bank import LIMIT, Bank
-from .base import Aggregator, Arrays, Flat
+from .base import Aggregator, Arrays, Flat, News
 from .importance import FORMS, check_form, importance_factors, inclusion_for
 
 MEMORY_FORMS: Final = (*FORMS, "none")
@@ -79,48 +76,39 @@ class MemoryAggregator(Aggregator):
         """Bytes of all remembered updates and of their sum."""
         return self._bank.nbytes + self._sum.nbytes
 
-    def _merge(
-        self,
-        current: Sequence[NDArray[Any]],
-        updates: Sequence[Sequence[NDArray[Any]]],
-        clients: Ids,
-        weights: Float,
-        selection: Selection | None,
-    ) -> Arrays:
-        factors = self._factors(clients, weights, selection)
-        flat = Flat(current)
-        base = flat.join(current)
-        news = flat.changes(updates, clients, base)
+    def _merge(self, news: News) -> Arrays:
+        clients, weights = news.clients, news.weights
+        factors = self._factors(news)
+        flat = Flat(news.current)
+        base = flat.join(news.current)
+        changes = flat.changes(news.updates, clients, base)
         self._fit(weights, flat.size)
         step = self._mean()
         stand_in = step.astype(np.float32) if self.unseen == "mean" else np.float32(0.0)
         # Rows of float32 that BLAS adds up: sums over rounds alone need more digits.
-        away = np.empty_like(news)
+        away = np.empty_like(changes)
         own = weights[clients].astype(np.float32)
         first = ~self._bank.known[clients]
         for row, client in enumerate(clients.tolist()):
             before = stand_in if first[row] else self._bank.read(client)
-            np.subtract(news[row], before, out=away[row])
-            stored = self._bank.write(client, news[row])
+            np.subtract(changes[row], before, out=away[row])
+            stored = self._bank.write(client, changes[row])
             if self._bank.dtype != "float32":
-                self._sum += own[row] * (stored - news[row])
+                self._sum += own[row] * (stored - changes[row])
         with single_blas_thread():
             self._sum += np.where(first, 0.0, own).astype(np.float32) @ away
             if first.any():
-                self._sum += own[first] @ news[first]
+                self._sum += own[first] @ changes[first]
             if self.form == "none":
                 return flat.split(base + self._mean())
             step += factors.astype(np.float32) @ away
         return flat.split(base + step)
 
-    def _factors(self, clients: Ids, weights: Float, selection: Selection | None) -> Float:
+    def _factors(self, news: News) -> Float:
         if self.form == "none":
-            return np.zeros(clients.size)  # what is new counts once it is remembered
-        inclusion = inclusion_for(self.name, clients, selection)
-        assert selection is not None
-        return importance_factors(
-            self.form, clients, weights, inclusion, selection.coalitions, len(selection)
-        )
+            return np.zeros(news.clients.size)  # what is new counts once it is remembered
+        inclusion = inclusion_for(self.name, news)
+        return importance_factors(self.form, news, news.weights, inclusion)
 
     def _fit(self, weights: Float, size: int) -> None:
         """Make room, and let the sum follow weights that have changed."""
@@ -199,23 +187,15 @@ class CoalitionMemoryAggregator(Aggregator):
         """Bytes of the remembered updates."""
         return self._bank.nbytes
 
-    def _merge(
-        self,
-        current: Sequence[NDArray[Any]],
-        updates: Sequence[Sequence[NDArray[Any]]],
-        clients: Ids,
-        weights: Float,
-        selection: Selection | None,
-    ) -> Arrays:
-        inclusion = inclusion_for(self.name, clients, selection)
-        assert selection is not None
-        factors = importance_factors(
-            self.form, clients, weights, inclusion, selection.coalitions, len(selection)
-        )
-        flat = Flat(current)
-        base = flat.join(current)
-        news = flat.changes(updates, clients, base)
-        labels = selection.coalitions
+    def _merge(self, news: News) -> Arrays:
+        clients, weights = news.clients, news.weights
+        inclusion = inclusion_for(self.name, news)
+        assert news.selection is not None
+        factors = importance_factors(self.form, news, weights, inclusion)
+        flat = Flat(news.current)
+        base = flat.join(news.current)
+        changes = flat.changes(news.updates, clients, base)
+        labels = news.selection.coalitions
         if labels is None:
             labels = np.zeros(weights.size, dtype=np.int64)
         known, before = self._carried(labels, weights, flat.size)
@@ -228,8 +208,8 @@ class CoalitionMemoryAggregator(Aggregator):
         taken = np.bincount(labels[clients], weights=factors, minlength=mass.size)
         with single_blas_thread():
             step = (mass / mass.sum() - taken).astype(np.float32) @ before
-            step += factors.astype(np.float32) @ news
-            after = share.astype(np.float32) @ news
+            step += factors.astype(np.float32) @ changes
+            after = share.astype(np.float32) @ changes
         self._bank.fit(mass.size, flat.size)
         for p in range(mass.size):
             if counted[p] > 0:

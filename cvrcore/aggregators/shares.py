@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._validation import Float, Ids
-from ..selection import Selection
-from .base import ShareAggregator
+from .._validation import Float
+from .base import News, ShareAggregator
 from .importance import FORMS, check_form, importance_factors, inclusion_for
 
 
@@ -15,8 +14,8 @@ class SizesAggregator(ShareAggregator):
 
     name = "sizes"
 
-    def _shares(self, clients: Ids, weights: Float, selection: Selection | None) -> Float:
-        return weights[clients]
+    def _shares(self, news: News) -> Float:
+        return news.weights[news.clients]
 
 
 class MeanAggregator(ShareAggregator):
@@ -24,8 +23,8 @@ class MeanAggregator(ShareAggregator):
 
     name = "mean"
 
-    def _shares(self, clients: Ids, weights: Float, selection: Selection | None) -> Float:
-        return np.ones(clients.size)
+    def _shares(self, news: News) -> Float:
+        return np.ones(news.clients.size)
 
 
 class CoalitionMassAggregator(ShareAggregator):
@@ -42,14 +41,14 @@ class CoalitionMassAggregator(ShareAggregator):
 
     name = "coalition-mass"
 
-    def _shares(self, clients: Ids, weights: Float, selection: Selection | None) -> Float:
-        own = weights[clients]
-        if selection is None or selection.coalitions is None:
+    def _shares(self, news: News) -> Float:
+        own = news.weights[news.clients]
+        if news.selection is None or news.selection.coalitions is None:
             return own
-        labels = selection.coalitions
-        mass = np.bincount(labels, weights=weights)
-        reported = np.bincount(labels[clients], weights=own, minlength=mass.size)
-        of_client = labels[clients]
+        labels = news.selection.coalitions
+        mass = np.bincount(labels, weights=news.weights)
+        of_client = labels[news.clients]
+        reported = np.bincount(of_client, weights=own, minlength=mass.size)
         shares: Float = own * (mass[of_client] / np.maximum(reported[of_client], 1e-300))
         return shares
 
@@ -84,12 +83,11 @@ class ImportanceAggregator(ShareAggregator):
     def __init__(self, form: str = "horvitz-thompson") -> None:
         self.form = check_form(form, FORMS)
 
-    def _shares(self, clients: Ids, weights: Float, selection: Selection | None) -> Float:
-        inclusion = inclusion_for(self.name, clients, selection)
-        reachable = weights * (inclusion > 0)
-        labels = None if selection is None else selection.coalitions
-        n_picked = clients.size if selection is None else len(selection)
-        return importance_factors(self.form, clients, reachable, inclusion, labels, n_picked)
+    def _shares(self, news: News) -> Float:
+        inclusion = inclusion_for(self.name, news)
+        assert news.selection is not None
+        reachable = news.weights * (inclusion > 0)
+        return importance_factors(self.form, news, reachable, inclusion)
 
     @property
     def _keeps_sum(self) -> bool:

@@ -26,7 +26,13 @@ from ..counting import COUNTS, CountedPartition
 from ..covariance import PREDICTORS, cosine_coefficients, representatives
 from ..estimator import Estimator
 from ..memory import UNLIMITED
-from ..partition import ExactPartition, NystromPartition, Partition, PlanePartition
+from ..partition import (
+    ExactPartition,
+    NystromPartition,
+    Partition,
+    PlanePartition,
+    Problem,
+)
 from ..plan import Plan, make_plan
 from ..sampling import LAWS, SCORES
 from ..selection import Selection, draw_selection
@@ -331,9 +337,8 @@ class CoalitionSelector(Selector):
             return last
         labels = trivial_partition(self.n_clients, most)
         if labels is None:
-            labels = self._partition.make(
-                self._rows, most, self._rng, last, self._estimator.updates
-            )
+            updates = self._estimator.updates
+            labels = self._partition.make(Problem(self._rows, most, self._rng, last, updates))
         self._labels, self._age = labels, 0
         return labels
 
