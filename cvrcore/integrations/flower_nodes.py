@@ -125,7 +125,13 @@ class Nodes:
                 told = facts.get(node, {})
                 if isinstance(told, str):
                     raise ValueError(told)
-                id = names.get(node, told.get("id"))
+                # Never its own word where the SuperLink's was asked for: it may lie.
+                id = told.get("id") if self._identity == "query" else names.get(node)
+                if id in ("", None) and self._identity in ("name", "key"):
+                    raise ValueError(
+                        f"the SuperLink knows no {self._identity} of it: "
+                        "flwr supernode register KEY.pub --name NAME"
+                    )
                 if isinstance(id, bool) or not isinstance(id, (str, int)) or id == "":
                     raise ValueError(f"its id must be a string or an integer, got {id!r}")
                 weight = self._sizes.get(id, told.get("num-examples"))

@@ -277,6 +277,30 @@ def test_identity_that_the_superlink_vouches_for(identity, expected):
     ] == plain_loop("uniform")[0]
 
 
+def test_node_without_a_name_is_told_how_to_get_one():
+    class Nameless(FakeGrid):
+        def get_nodes(self):
+            for info in super().get_nodes():
+                info.name = ""  # what Flower says of nodes that were not registered
+                yield info
+
+    with pytest.raises(RuntimeError, match="knows no name of it: flwr supernode register"):
+        run(make_strategy("uniform", identity="name"), Nameless(), rounds=1)
+
+
+def test_own_word_never_stands_in_for_what_the_superlink_vouches_for():
+    """A node that the SuperLink says nothing of cannot slip in as the client it claims to be."""
+
+    class Forgetful(FakeGrid):
+        def get_nodes(self):
+            return [info for info in super().get_nodes() if info.name != "node-03"]
+
+    strategy = make_strategy("uniform", identity="name", n_select=N_CLIENTS - 1)
+    run(strategy, Forgetful(), rounds=1)
+    assert 3 not in strategy.roster.ids
+    assert len(strategy.rounds[0].available) == N_CLIENTS - 1
+
+
 def test_late_introduction_is_asked_for_again():
     grid = FakeGrid(seed=1)
     grid.dead = {4}
