@@ -148,7 +148,7 @@ class RayEngine(Engine):
         """Return an answer; None if its worker or its machine was lost for good."""
         errors = self._ray.exceptions
         try:
-            return self._ray.get(answer)
+            return self._ray.get(answer, timeout=self._timeout)
         except (errors.RayTaskError, errors.RuntimeEnvSetupError) as error:
             raise EngineError(f"a worker of the Ray cluster failed:\n{error}") from None
         except errors.RayError as error:
