@@ -28,6 +28,7 @@ from flwr.common import (
 )
 from flwr.server.strategy import Strategy
 
+from .._validation import check_count, check_number
 from ..features import FeatureMap
 from ..selectors.base import Selector
 from .roster import Answer, Newcomer, NobodyEligibleError, Roster, Round
@@ -47,10 +48,14 @@ class LegacySelectingStrategy(Strategy):
     strategy : flwr.server.strategy.Strategy
     selector, n_select, seed, features, n_features, **options
         See `flower.SelectingStrategy`.
+    n_clients : int, optional
+        Clients to wait for before the first round. Default: one.
     loss_key : str
         Metric of a fit result that is taken as the loss.
     timeout : float
         Seconds to wait for a client's properties, and for its loss when it is probed.
+    wait : float
+        Seconds to wait for clients to connect.
     """
 
     def __init__(
@@ -62,8 +67,10 @@ class LegacySelectingStrategy(Strategy):
         seed: int | np.random.SeedSequence | None = None,
         features: FeatureMap | None = None,
         n_features: int | None = None,
+        n_clients: int | None = None,
         loss_key: str = "train_loss",
         timeout: float = 60.0,
+        wait: float = 60.0,
         **options: Any,
     ) -> None:
         if not isinstance(strategy, Strategy):
@@ -77,7 +84,9 @@ class LegacySelectingStrategy(Strategy):
             n_features=n_features,
             options=options,
         )
-        self._loss_key, self._timeout = loss_key, timeout
+        self._n_clients = check_count(1 if n_clients is None else n_clients, "n_clients")
+        self._loss_key, self._timeout = loss_key, check_number(timeout, "timeout", above=0)
+        self._wait = check_number(wait, "wait", above=0)
         self._client_of: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
 
@@ -96,6 +105,7 @@ class LegacySelectingStrategy(Strategy):
         """Pick clients, and let the strategy write their instructions."""
         self._asked = {}
         self.roster.watch(parameters_to_ndarrays(parameters))
+        self._await_clients(client_manager)
         proxies = self._meet(client_manager.all(), server_round)
 
         def losses(clients: list[Any]) -> dict[Any, float]:
@@ -153,6 +163,13 @@ class LegacySelectingStrategy(Strategy):
     def evaluate(self, server_round: int, parameters: Any) -> Any:
         """Let the strategy do it."""
         return self.strategy.evaluate(server_round, parameters)
+
+    def _await_clients(self, manager: Any) -> None:
+        """Wait for clients, for a bounded time: a round without any would be over at once."""
+        wanted = 1 if self._client_of else self._n_clients
+        if not manager.wait_for(wanted, timeout=self._wait):
+            found = manager.num_available()
+            logger.warning("%d clients connected in %g s, %d wanted", found, self._wait, wanted)
 
     def _meet(self, proxies: dict[str, Any], server_round: int) -> dict[Any, Any]:
         """Return the proxy of each client that is connected, newcomers welcomed."""

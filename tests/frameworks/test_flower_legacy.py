@@ -1,5 +1,8 @@
 """The thin adapter for `configure_fit`: the same picks as the Message API's."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -106,3 +109,26 @@ def test_two_clients_of_one_identity(caplog):
     run(strategy, manager)
     assert "id 4 is taken" in caplog.text
     assert all(len(found.available) == N_CLIENTS for found in strategy.rounds)
+
+
+def test_clients_that_connect_late_are_waited_for_and_nobody_for_ever(caplog):
+    """Otherwise every round would be over before the first client is there."""
+    crowd, manager = make_manager(), SimpleClientManager()
+
+    def connect():
+        for proxy in crowd.all().values():
+            manager.register(proxy)
+
+    strategy = LegacySelectingStrategy(FedAvg(), "uniform", n_select=4, seed=7, n_clients=N_CLIENTS)
+    late = threading.Timer(0.3, connect)
+    late.start()
+    run(strategy, manager)
+    late.join(timeout=10)
+    assert [len(found.available) for found in strategy.rounds] == [N_CLIENTS] * 6
+
+    strategy = LegacySelectingStrategy(FedAvg(), "uniform", n_select=4, seed=7, wait=0.2)
+    began = time.monotonic()
+    assert strategy.configure_fit(1, ndarrays_to_parameters([]), SimpleClientManager()) == []
+    assert time.monotonic() - began < 10
+    assert "0 clients connected in 0.2 s, 1 wanted" in caplog.text
+    assert "round 1 is skipped" in caplog.text
