@@ -48,6 +48,14 @@ def test_the_loop_of_any_loop_runs_as_printed():
     assert len(loop[0].strip().splitlines()) <= 10
 
 
+@pytest.mark.parametrize("page", ["privacy", "scaling"])
+def test_sessions_run_as_printed(page):
+    path = str(ROOT / f"docs/{page}.md")
+    results = doctest.testfile(path, module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert results.attempted > 2
+    assert results.failed == 0
+
+
 def test_links_lead_somewhere():
     # results.md grows with its figures, as long runs finish.
     pages = [path for path in (ROOT / "docs").glob("*.md") if path.name != "results.md"]

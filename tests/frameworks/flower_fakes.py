@@ -63,9 +63,9 @@ def numpy_of(content, name="arrays"):
     return {key: array.numpy() for key, array in content[name].items()}
 
 
-def make_app(mods=(), change=None, train_mods=(), introduced=True):
+def make_app(mods=(), change=None, train_mods=(), introduced=True, app=None):
     """Return the app; `change(k, message, reply)` may return another reply of client `k`."""
-    app = ClientApp(mods=list(mods))
+    app = app or ClientApp(mods=list(mods))
 
     @app.train(mods=list(train_mods))
     def train(message, context):

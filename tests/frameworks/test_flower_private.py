@@ -1,13 +1,18 @@
 """The private mode: updates stay hidden, the watched coordinates do the selecting."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 pytest.importorskip("flwr", reason="flwr is not installed here: run `make test-frameworks`")
 
 from flower_fakes import (
     INITIAL,
     N_CLIENTS,
+    SIZES,
     FakeGrid,
     make_app,
     make_strategy,
@@ -16,59 +21,97 @@ from flower_fakes import (
     record,
     run,
 )
+from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 
 from cvrcore.features import FeatureMap
 from cvrcore.integrations.flower_client import RECORD, Reveal, read_features, write_features
 
+COHORT = "cohort"  # name of the record that says who else is picked
 
-def mask_mod(seed):
-    """Pairwise masks that cancel in the weighted sum: what secure aggregation sends."""
 
-    def mod(message, context, call_next):
-        reply = call_next(message, context)
-        if message.metadata.message_type != "train":
-            return reply
-        k = context.node_config["partition-id"]
-        arrays = numpy_of(reply.content)
-        noise = np.random.default_rng([seed, k])
-        for name, array in arrays.items():
-            arrays[name] = array + 1e3 * noise.normal(size=array.shape)
-        reply.content["arrays"] = record(arrays)
+def pair_mask(first, second, server_round, shape):
+    """The mask that two clients share; one adds it, the other takes it away."""
+    return 1e3 * np.random.default_rng([first, second, server_round]).normal(size=shape)
+
+
+def masking_mod(message, context, call_next):
+    """Secure aggregation in small: send samples times model, hidden by masks in pairs."""
+    reply = call_next(message, context)
+    if message.metadata.message_type != "train":
         return reply
+    k, t = context.node_config["partition-id"], message.content["config"]["server-round"]
+    others = [j for j in message.content[COHORT]["partitions"] if j != k]
+    arrays = {name: SIZES[k] * array for name, array in numpy_of(reply.content).items()}
+    for name, array in arrays.items():
+        for j in others:
+            sign = 1.0 if k < j else -1.0
+            arrays[name] = arrays[name] + sign * pair_mask(min(j, k), max(j, k), t, array.shape)
+    reply.content["arrays"] = record(arrays)
+    return reply
 
-    return mod
+
+class SecureMean(FedAvg):
+    """A server that can read the sum of all replies, and none of them."""
+
+    def __init__(self, partition_of, **options):
+        super().__init__(**options)
+        self.partition_of = partition_of  # of a node: only to tell clients of one another
+        self.seen = []
+
+    def configure_train(self, server_round, arrays, config, grid):
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        cohort = [self.partition_of[m.metadata.dst_node_id] for m in messages]
+        for message in messages:
+            message.content[COHORT] = ConfigRecord({"partitions": cohort})
+        return messages
+
+    def aggregate_train(self, server_round, replies):
+        masked = {r.metadata.src_node_id: numpy_of(r.content) for r in replies}
+        self.seen.append(masked)
+        total = sum(SIZES[self.partition_of[node]] for node in masked)
+        mean = {n: sum(m[n] for m in masked.values()) / total for n in next(iter(masked.values()))}
+        return record(mean), None
 
 
 def test_private_mode_selects_as_full_updates_do():
-    """The server sees masked updates and the watched coordinates: the same picks."""
+    """Masked in pairs, no single update can be read; the same picks, laws and model."""
     full = make_strategy("fedcvr-bolt", n_features=6)
-    run(full, FakeGrid(seed=1), rounds=10)
+    expected = run(full, FakeGrid(seed=1), rounds=10).arrays
 
-    class Unmasking(FedAvg):
-        """The unmasked mean, as secure aggregation would give it to the server."""
+    grid = FakeGrid(make_app(mods=[masking_mod, Reveal(max_features=6)]), seed=2)
+    secure = SecureMean(grid.nodes)
+    private = make_strategy("fedcvr-bolt", secure, n_features=6, private=True)
+    found = run(private, grid, rounds=10).arrays
 
-        def configure_train(self, server_round, arrays, config, grid):
-            self.sent = {name: array.numpy() for name, array in arrays.items()}
-            return super().configure_train(server_round, arrays, config, grid)
-
-        def aggregate_train(self, server_round, replies):
-            for reply in replies:
-                arrays = numpy_of(reply.content)
-                noise = np.random.default_rng([5, owner[reply.metadata.src_node_id]])
-                assert np.abs(arrays["out.weight"]).max() > 50  # nothing in clear
-                for name, array in arrays.items():
-                    arrays[name] = array - 1e3 * noise.normal(size=array.shape)
-                reply.content["arrays"] = record(arrays)
-            return super().aggregate_train(server_round, replies)
-
-    grid = FakeGrid(make_app(mods=[mask_mod(5), Reveal(max_features=6)]), seed=2)
-    owner = grid.nodes
-    private = make_strategy("fedcvr-bolt", Unmasking(), n_features=6, private=True)
-    run(private, grid, rounds=10)
     assert picks(private) == picks(full)
-    assert all(not found.failed for found in private.rounds)
-    assert not all(found.selection.warmup for found in private.rounds)
+    assert all(not one.failed for one in private.rounds)
+    assert not all(one.selection.warmup for one in private.rounds)
+    for ours, theirs in zip(private.rounds, full.rounds, strict=True):
+        if not theirs.selection.warmup:
+            assert_array_equal(ours.selection.coalitions, theirs.selection.coalitions)
+            assert_allclose(ours.selection.probabilities, theirs.selection.probabilities, rtol=1e-6)
+    for name, array in expected.items():  # 1e3 of mask leaves 1e-13 of rounding
+        assert_allclose(found[name].numpy(), array.numpy(), rtol=0, atol=1e-9)
+    for masked in secure.seen:
+        assert all(np.abs(arrays["out.weight"]).max() > 200 for arrays in masked.values())
+
+
+def test_documented_snippets_run(monkeypatch):
+    """docs/privacy.md, its client and its server, as printed, beside masks."""
+    text = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    client, server = re.findall(r"```python\n((?!>>>).*?)```", text, re.DOTALL)
+    monkeypatch.setitem(INITIAL, "out.weight", np.zeros((40, 10)))
+    monkeypatch.setitem(INITIAL, "out.bias", np.zeros(40))
+    names = {"masking_mod": masking_mod}
+    exec(client, names)
+    grid = FakeGrid(make_app(app=names["app"]))
+    names = {"SecureMean": lambda: SecureMean(grid.nodes)}
+    exec(server, names)
+    strategy = names["strategy"]
+    run(strategy, grid, rounds=3)
+    assert strategy.roster.selector.n_features == 300
+    assert [len(one.reported) for one in strategy.rounds] == [10] * 3
 
 
 def test_private_mode_never_reads_the_update():
