@@ -1,4 +1,3 @@
-import importlib.metadata
 import logging
 import re
 
@@ -8,7 +7,6 @@ from numpy.testing import assert_array_equal
 
 import cvrcore
 from cvrcore.features import FeatureMap
-from cvrcore.integrations.extras import require
 from cvrcore.integrations.roster import Answer, Newcomer, NobodyEligibleError, Roster
 
 POLICIES = ["uniform", "power-of-choice", "active", "oort", "fedcbs", "fedcvr-bolt"]
@@ -210,20 +208,3 @@ def test_features_must_fit_a_ready_selector():
     roster = Roster(cvrcore.CoalitionSelector(8, 7, 2, seed=0))
     with pytest.raises(ValueError, match="the 7 coordinates of the selector, got 10"):
         roster.watch(INITIAL)
-
-
-def test_missing_framework_gives_the_pip_line():
-    with pytest.raises(ImportError, match=r"no_such_thing is missing: pip install 'cvrcore\[x\]'"):
-        require("no_such_thing", "1.0", "x")
-
-
-@pytest.mark.parametrize(
-    ("version", "old"), [("1.9.9", True), ("1.41.0", False), ("1.41.0rc1", False), ("2.0", False)]
-)
-def test_old_framework_is_named_with_its_version(version, old, monkeypatch):
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
-    if old:
-        with pytest.raises(ImportError, match="must be at least 1.21, got 1.9.9.*--upgrade"):
-            require("numpy", "1.21", "x")
-    else:
-        assert require("numpy", "1.21", "x") is np

@@ -9,9 +9,10 @@ from typing import Any
 
 from flwr.app import Message, RecordDict
 
+from .answers import Newcomer
+from .backoff import Backoff
 from .flower_client import HELLO, RECORD
 from .flower_grid import Patience, exchange, reason
-from .roster import Newcomer
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Nodes:
         self._patience = patience
         self._client_of: dict[int, Any] = {}
         self._looks = 0
-        self._again: dict[int, tuple[int, int]] = {}  # node: look to ask it at, looks waited
+        self._again = Backoff()
         self.refused: dict[int, str] = {}
 
     @property
@@ -92,11 +93,8 @@ class Nodes:
         """
         self._looks += 1
         nodes = sorted(set(grid.get_node_ids()))
-        strangers = [
-            node
-            for node in nodes
-            if node not in self._client_of and self._again.get(node, (0, 0))[0] <= self._looks
-        ]
+        unknown = [node for node in nodes if node not in self._client_of]
+        strangers = [node for node in unknown if self._again.due(node, self._looks)]
         present = {self._client_of[node]: node for node in nodes if node in self._client_of}
         newcomers: dict[Any, Newcomer] = {}
         for node, found in self._introduce(grid, strangers).items():
@@ -104,7 +102,7 @@ class Nodes:
             if id in present:
                 self._refuse(node, f"node {present[id]} is client {id!r} already")
                 continue
-            self._again.pop(node, None)
+            self._again.forget(node)
             self.refused.pop(node, None)
             # It may have come back on another node: the old one is a stranger from now on.
             self._client_of = {n: c for n, c in self._client_of.items() if c != id}
@@ -173,7 +171,6 @@ class Nodes:
 
     def _refuse(self, node: int, why: str) -> None:
         """Leave a node out for now; it is asked again, each time after twice as long."""
-        waited = max(2 * self._again.get(node, (0, 0))[1], 1)
-        self._again[node] = self._looks + waited, waited
+        self._again.put_off(node, self._looks)
         self.refused[node] = why
         logger.warning("node %d is left out: %s", node, why)

@@ -18,12 +18,13 @@ require("nvflare", "2.5", "nvflare")  # the first with ModelController and BaseF
 
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.app_event_type import AppEventType
-from nvflare.app_common.workflows.base_fedavg import BaseFedAvg
 
 from .._validation import check_count, check_number
 from ..features import FeatureMap
 from ..selectors.base import Selector
 from ..state import load_state, save_state
+from .backoff import Backoff
+from .nvflare_tasks import AskingController
 from .roster import Answer, Newcomer, NobodyEligibleError, Roster, Round
 
 #: What a client says of itself, in the ``meta`` of its answer to an introduction.
@@ -32,7 +33,7 @@ N_SAMPLES, LABEL_COUNTS = "n_samples", "label_counts"
 LOSS_STATISTIC = "loss_statistic"
 
 
-class SelectingController(BaseFedAvg):
+class SelectingController(AskingController):
     """FedAvg on NVFlare: selection is cvrcore's, aggregation and persistence NVFlare's.
 
     Clients answer ``train`` tasks as ever. Errors, time-outs and unsound answers are told to
@@ -142,7 +143,9 @@ class SelectingController(BaseFedAvg):
             start_round=check_count(start_round, "start_round", minimum=0),
             persistor_id=persistor_id,
             task_check_period=task_check_period,
-            ignore_result_error=True,  # a client's error is ours to tell, no reason to panic
+            timeout=timeout,
+            enough=enough,
+            grace=grace,
         )
         # Under their own names: a FedJob reads the arguments from the attributes.
         self.selector, self.n_select, self.seed = selector, n_select, seed
@@ -151,9 +154,6 @@ class SelectingController(BaseFedAvg):
         self.features, self.n_features = features, n_features
         self.task, self.probe, self.probe_key, self.loss_key = task, probe, probe_key, loss_key
         self.durations = durations
-        self.timeout = check_count(timeout, "timeout")
-        self.enough = check_number(enough, "enough", above=0, maximum=1.0)
-        self.grace = grace if grace == math.inf else check_number(grace, "grace", minimum=0)
         self.wait = check_number(wait, "wait", above=0)
         self.aggregator = aggregator
         self.checkpoint, self.restore, self.record = checkpoint, restore, record
@@ -166,9 +166,7 @@ class SelectingController(BaseFedAvg):
             n_features=n_features,
             options=options,
         )
-        self._shy: dict[str, tuple[int, int]] = {}  # round to ask again in, and the gap to it
-        self._errors: dict[str, str] = {}  # return codes of the present task
-        self._arrivals: dict[str, float] = {}
+        self._shy = Backoff()
 
     @property
     def rounds(self) -> list[Round]:
@@ -264,57 +262,7 @@ class SelectingController(BaseFedAvg):
         merged: FLModel = self.aggregator.aggregate_model()
         return merged
 
-    def _ask(
-        self,
-        task: str,
-        model: FLModel,
-        names: list[str],
-        meta: Mapping[str, Any],
-        timeout: int | None = None,
-    ) -> dict[str, FLModel]:
-        """Send the model to clients by name; return the answer of each that gave one."""
-        self._errors, self._arrivals = {}, {}
-        data = FLModel(
-            params_type=ParamsType.FULL,
-            params=model.params,
-            start_round=model.start_round,
-            current_round=model.current_round,
-            total_rounds=model.total_rounds,
-            meta={**(model.meta or {}), **meta},
-        )
-        patient = self.enough >= 1 or self.grace == math.inf
-        found = self.broadcast_model(
-            data,
-            task_name=task,
-            targets=list(names),
-            min_responses=0 if patient else math.ceil(self.enough * len(names)),
-            timeout=timeout or self.timeout,
-            wait_time_after_min_received=0 if patient else math.ceil(self.grace),
-        )
-        results: dict[str, FLModel] = {}
-        for result in found or []:
-            name = result.meta["client_name"]
-            if name in self._errors:
-                continue  # old versions hand over what an error left behind
-            if name in results:
-                self.warning(f"Client {name} answered twice: the first counts.")
-                continue
-            results[name] = result
-        return results
-
-    def _accept_train_result(self, client_name: str, result: Any, *args: Any, **kwargs: Any) -> Any:
-        """Note when each answer came, and its return code if it is an error."""
-        accepted = super()._accept_train_result(client_name, result, *args, **kwargs)
-        self._arrivals.setdefault(client_name, time.monotonic())
-        code = result.get_return_code()
-        if code and code != "OK":
-            self._errors[client_name] = f"its return code is {code}"
-        return accepted
-
     # -- who is there -----------------------------------------------------------
-
-    def _present(self) -> list[str]:
-        return [client.name for client in self.engine.get_clients()]
 
     def _await_clients(self) -> None:
         """Wait for clients to connect, for a bounded time."""
@@ -326,18 +274,12 @@ class SelectingController(BaseFedAvg):
         if found < wanted:
             self.warning(f"{found} clients connected in {self.wait:g} s, {wanted} wanted.")
 
-    def _pause(self) -> bool:
-        """Wait a moment; return whether to go on."""
-        time.sleep(self._task_check_period)
-        return not self.abort_signal.triggered
-
     def _meet(self, model: FLModel) -> list[str]:
         """Return who is here, newcomers included."""
         present = self._present()
         strangers = sorted(name for name in present if name not in self.roster.ids)
         if self.introduce is not None:
-            now = self.current_round
-            due = [name for name in strangers if self._shy.get(name, (now, 0))[0] <= now]
+            due = [name for name in strangers if self._shy.due(name, self.current_round)]
             if due:
                 self.roster.welcome(self._introduced(model, due))
         elif strangers:
@@ -356,9 +298,7 @@ class SelectingController(BaseFedAvg):
             except (KeyError, TypeError, ValueError) as error:
                 self.warning(f"Client {name} did not introduce itself: {error!r}")
         for name in sorted(set(names) - set(found)):
-            # Waiting for it every round would hold up everybody.
-            gap = max(2 * self._shy.get(name, (0, 0))[1], 1)
-            self._shy[name] = self.current_round + gap, gap
+            gap = self._shy.put_off(name, self.current_round)
             why = self._errors.get(name, "no answer in time, or none of use")
             self.warning(
                 f"Client {name} is left out until it introduces itself, asked again in {gap} "

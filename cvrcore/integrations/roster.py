@@ -6,7 +6,6 @@ came back and what was wrong with it, a record of each round, and all of it as s
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import logging
@@ -14,68 +13,16 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from .._validation import check_finite
 from ..features import FeatureMap, Model
 from ..ids import IdMap
-from ..selection import Selection
 from ..selectors import make_selector, policy_class
 from ..selectors.base import Selector
+from .answers import Answer, Newcomer, NobodyEligibleError, Round, read_answer, stacked
+
+__all__ = ["Answer", "Newcomer", "NobodyEligibleError", "Roster", "Round"]
 
 logger = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Newcomer:
-    """What is known of a client when it is first met.
-
-    Attributes
-    ----------
-    weight : float
-        Its number of training samples; 0 means never picked.
-    label_counts : sequence of int, optional
-        Samples of each class, for policies that want them.
-    """
-
-    weight: float = 1.0
-    label_counts: ArrayLike | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """What one client sent back.
-
-    Attributes
-    ----------
-    model : list or dict of arrays, optional
-        Its trained model; the watched coordinates are cut out of it.
-    watched : array-like, optional
-        The watched coordinates themselves, where the client cut them out.
-    loss : float, optional
-        The loss that the policy's ``loss_statistic`` names.
-    seconds : float, optional
-    """
-
-    model: Model | None = None
-    watched: ArrayLike | None = None
-    loss: float | None = None
-    seconds: float | None = None
-
-
-@dataclasses.dataclass
-class Round:
-    """Who was there, who was picked and why, and what came of it; ids are the framework's."""
-
-    available: list[Any]
-    selected: list[Any]
-    selection: Selection
-    reported: list[Any] = dataclasses.field(default_factory=list)
-    failed: dict[Any, str] = dataclasses.field(default_factory=dict)
-
-
-class NobodyEligibleError(ValueError):
-    """Nobody who is here can be picked."""
 
 
 class Roster:
@@ -267,7 +214,9 @@ class Roster:
             try:
                 if id not in answers:
                     raise ValueError("no answer in time")
-                news[id] = self._news(answers[id])
+                news[id] = read_answer(
+                    answers[id], self.features, self.watches, self.loss_statistic
+                )
             except (TypeError, ValueError) as error:
                 why[id] = str(error)
         if any(row["durations"] is None for row in news.values()):
@@ -276,7 +225,7 @@ class Roster:
         rows = list(news.values())
         slots = [self.ids.slot(id) for id in news]
         lost = sorted(self.ids.slot(id) for id in why)
-        selector.observe(slots, **_stacked(rows), failed=lost)
+        selector.observe(slots, **stacked(rows), failed=lost)
         for id, reason in why.items():
             logger.warning("client %r failed in round %d: %s", id, selector.round, reason)
         record.reported, record.failed = list(news), why
@@ -364,7 +313,7 @@ class Roster:
         """Return the news that the policy accepts; the reasons of others go to `why`."""
 
         def check(ids: list[Any]) -> None:
-            rows = _stacked([news[id] for id in ids])
+            rows = stacked([news[id] for id in ids])
             selector._check_report([self.ids.slot(id) for id in ids], **rows, failed=())
 
         try:
@@ -379,45 +328,6 @@ class Roster:
             except (TypeError, ValueError) as error:
                 why[id] = str(error)
         return accepted
-
-    def _news(self, answer: Answer) -> dict[str, Any]:
-        """Return what the policy is told of one answer; ValueError says what is wrong."""
-        if answer.model is not None:
-            arrays = answer.model.values() if isinstance(answer.model, Mapping) else answer.model
-            for array in arrays:
-                if np.asarray(array).dtype.kind == "f":
-                    check_finite(np.asarray(array), "its model")
-        row: dict[str, Any] = {"models": None, "losses": None, "durations": None}
-        if self.watches:
-            row["models"] = self._cut(answer)
-        if self.loss_statistic is not None:
-            if answer.loss is None or not np.isfinite(answer.loss):
-                raise ValueError(f"its {self.loss_statistic} loss is wanted, got {answer.loss}")
-            row["losses"] = float(answer.loss)
-        if answer.seconds is not None and np.isfinite(answer.seconds) and answer.seconds > 0:
-            row["durations"] = float(answer.seconds)
-        return row
-
-    def _cut(self, answer: Answer) -> np.ndarray:
-        if answer.watched is None:
-            if answer.model is None or self.features is None:
-                raise ValueError("its watched coordinates are wanted, got none")
-            return self.features.extract(answer.model)
-        watched = np.asarray(answer.watched, dtype=np.float64)
-        if self.features is not None and watched.shape != (self.features.n_features,):
-            raise ValueError(
-                f"its watched coordinates must have shape ({self.features.n_features},), "
-                f"got {watched.shape}"
-            )
-        return watched
-
-
-def _stacked(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return columns of `rows` as arrays; None where a column holds nothing."""
-    names = ("models", "losses", "durations")
-    if not rows:
-        return dict.fromkeys(names)
-    return {n: None if rows[0][n] is None else np.stack([r[n] for r in rows]) for n in names}
 
 
 def _order(id: Any) -> tuple[bool, Any]:

@@ -1,8 +1,6 @@
 """The adapter on a grid without a runtime: the same picks, and every trap that was met."""
 
 import random
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -347,20 +345,6 @@ def test_global_random_state_does_not_matter():
 def test_bad_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=message):
         SelectingStrategy(**{"strategy": FedAvg(), "n_select": 2, **arguments})
-
-
-def test_old_flwr_is_named_with_the_pip_line():
-    """In a fresh process, since an import happens once."""
-    script = (
-        "import importlib.metadata as m; m.version = lambda name: '1.20.0'\n"
-        "import cvrcore.integrations.flower"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert "flwr must be at least 1.22, got 1.20.0: pip install 'cvrcore[flower]' --upgrade" in (
-        done.stderr
-    )
 
 
 def test_evaluation_waits_for_nobody_who_is_away():

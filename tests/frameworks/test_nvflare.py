@@ -210,6 +210,22 @@ def test_what_clients_send_wrong_is_told_as_failed():
     assert len(expected) == controller.merged[0].meta["nr_aggregated"]
 
 
+def test_an_answer_from_somebody_who_was_not_asked_is_logged_and_left_out(caplog):
+    class Crowded(Controller):
+        def broadcast_model(self, data, *, targets, **settings):
+            (uninvited,) = honest(next(n for n in NAMES if n not in targets), "train", data)
+            uninvited.meta["client_name"] = next(n for n in NAMES if n not in targets)
+            return [uninvited, *super().broadcast_model(data, targets=targets, **settings)]
+
+    controller = Crowded("uniform", n_select=3, seed=0, num_rounds=2, answer=honest)
+    controller.run()
+    for one, merged in zip(controller.rounds, controller.merged, strict=True):
+        assert sorted(one.reported) == sorted(one.selected)
+        assert one.failed == {}
+        assert merged.meta["nr_aggregated"] == 3
+    assert caplog.text.count("answered and was not asked: ignored") == 2
+
+
 def test_a_round_that_nobody_answers_keeps_the_model_and_goes_on():
     def silent(name, task, data):
         if data.current_round != 1:
