@@ -109,23 +109,31 @@ def unpack(arrays):
 # -- the server ---------------------------------------------------------------
 
 
+def make_strategy(policy, n_select=5, seed=0, warmup=4, **options):
+    """Return FedAvg with clients picked by `policy`."""
+    if policy == "fedcvr-bolt":
+        options = {"warmup": warmup, "n_features": 300, **options}
+    return SelectingStrategy(
+        FedAvg(fraction_evaluate=0.0), policy, n_select=n_select, seed=seed, **options
+    )
+
+
+def show(rounds, model):
+    """Print who was picked in each round, and how good the last model is."""
+    for number, one in enumerate(rounds, start=1):
+        lost = f", failed {one.failed}" if one.failed else ""
+        print(f"round {number:2d}: clients {one.selected}{lost}")
+    print(f"test accuracy {accuracy(model):.3f}")
+
+
 def simulate(policy="fedcvr-bolt", rounds=12, seed=0, **options):
     """Run the federation; return who was picked in each round, and the last model."""
     from flwr.simulation import run_simulation
 
-    if policy == "fedcvr-bolt":
-        options = {"warmup": 4, "n_features": 300, **options}
-    strategy = SelectingStrategy(
-        FedAvg(fraction_evaluate=0.0),
-        policy,
-        n_select=5,
-        seed=seed,
-        n_clients=N_CLIENTS,
-        **options,
-    )
-    server, results = ServerApp(), []
+    strategy = make_strategy(policy, seed=seed, n_clients=N_CLIENTS, **options)
+    simulated, results = ServerApp(), []
 
-    @server.main()
+    @simulated.main()
     def main(grid, context):
         results.append(strategy.start(grid, pack(initial_model()), num_rounds=rounds, timeout=120))
 
@@ -133,16 +141,38 @@ def simulate(policy="fedcvr-bolt", rounds=12, seed=0, **options):
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         "init_args": {"address": "local", "num_cpus": 2, "include_dashboard": False},
     }
-    run_simulation(server, app, num_supernodes=N_CLIENTS, backend_config=backend)
+    run_simulation(simulated, app, num_supernodes=N_CLIENTS, backend_config=backend)
     return strategy.rounds, unpack(results[0].arrays)
+
+
+server = ServerApp()
+
+
+@server.main()
+def on_server(grid, context):
+    """Serve `flwr run`: the settings are those of pyproject.toml, and of ``--run-config``."""
+    config = context.run_config
+    strategy = make_strategy(
+        config["policy"],
+        config["select"],
+        config["seed"],
+        config["warmup"],
+        n_clients=config["clients"],
+        identity=config["identity"],
+        wait=config["wait"],
+        enough=config["enough"],
+        grace=config["grace"],
+        checkpoint=config["state"] or None,
+        restore=config["state"] if config["resume"] else None,
+    )
+    start = pack(initial_model())
+    result = strategy.start(grid, start, num_rounds=config["rounds"], timeout=config["timeout"])
+    show(strategy.rounds, unpack(result.arrays or start))
 
 
 def main(*arguments):
     """Run one policy and show whom it picked."""
-    found, model = simulate(*arguments)
-    for number, one in enumerate(found, start=1):
-        print(f"round {number:2d}: clients {one.selected}")
-    print(f"test accuracy {accuracy(model):.3f}")
+    show(*simulate(*arguments))
 
 
 if __name__ == "__main__":
