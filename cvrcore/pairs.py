@@ -22,11 +22,14 @@ class Pairs:
     @classmethod
     def of(cls, representative: Ids) -> Pairs:
         """Pair each client that has a representative, and is none, with it."""
-        others = np.flatnonzero(representative == np.arange(representative.size))
-        rank = np.zeros(representative.size + 1, dtype=np.int64)  # the last: of no representative
-        rank[others] = np.arange(others.size)
-        rank[-1] = others.size
-        order = order_of(rank[representative])
+        if representative.size > 1000:  # ranks of representatives are small: sorted by radix
+            heads = np.flatnonzero(representative == np.arange(representative.size))
+            rank = np.zeros(representative.size + 1, dtype=np.int64)
+            rank[heads] = np.arange(heads.size)
+            rank[-1] = heads.size  # of those without one
+            order = order_of(rank[representative])
+        else:
+            order = representative.argsort(kind="stable")
         others = representative[order]
         paired = (others >= 0) & (others != order)
         return cls(order[paired], others[paired], order[~paired])

@@ -43,6 +43,7 @@ from .uniform import uniform_selection
 
 #: The paper's text made finite, and what the authors' published scripts compute.
 PRESETS: Final = {"paper": "regression", "scripts": "cosine"}
+_SQUARED: Final = float(np.sqrt(np.finfo(np.float32).max))  # the most that float32 can square
 
 
 class CoalitionSelector(Selector):
@@ -377,7 +378,7 @@ class CoalitionSelector(Selector):
 
     def _check_range(self, rows: Float, name: str) -> Float:
         """Refuse what float32 could not square and sum: no network holds it, nothing undoes it."""
-        limit = float(np.sqrt(np.finfo(np.float32).max)) / max(self.n_clients, self.n_features)
+        limit = _SQUARED / max(self.n_clients, self.n_features)
         peak = float(np.abs(rows).max()) if rows.size else 0.0
         if peak > limit:
             raise ValueError(f"{name} must stay within {limit:.3g}, got {peak:.3g}")
