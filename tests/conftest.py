@@ -8,6 +8,7 @@ os.environ["CVRCORE_NUMBA_CACHE"] = "0"
 from builds import BUILDS, load_kernels
 
 from cvrcore import CoalitionSelector, _backend
+from cvrcore.selectors import BUILT_IN
 
 # The suite with another storage: `make test-matrix` sets it.
 DTYPE = os.environ.get("CVRCORE_TEST_DTYPE", "float64")
@@ -43,3 +44,9 @@ def backend(request, monkeypatch):
 def rtol():
     """Relative tolerance for every float64 comparison with a twin."""
     return 1e-12
+
+
+@pytest.fixture(params=list(BUILT_IN))
+def policy(request):
+    """The name of each policy in turn."""
+    return request.param

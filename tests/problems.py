@@ -1,4 +1,4 @@
-"""Models that several tests start from."""
+"""Models that several tests start from, and rounds of them."""
 
 import numpy as np
 
@@ -15,3 +15,13 @@ def flat_models(n_clients, n_features, rng, offset=0.05, noise=0.05):
     common = rng.normal(size=n_features)
     offsets = offset * rng.normal(size=(n_clients, n_features))
     return common + offsets + noise * rng.normal(size=(n_clients, n_features))
+
+
+def play(selector, rng, n_rounds):
+    """Go through rounds with models drawn at random; return who was picked in each."""
+    clients = []
+    for _ in range(n_rounds):
+        picked = selector.select()
+        selector.observe(picked.clients, rng.normal(size=(len(picked), selector.n_features)))
+        clients.append(picked.clients)
+    return clients

@@ -1,8 +1,12 @@
-"""The two kernels of Lloyd's passes against plain NumPy; what they add up to: test_scale.py."""
+"""Lloyd's passes: the two kernels against plain NumPy, the whole against scikit-learn."""
 
+import naive
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.cluster import KMeans
+
+from cvrcore.lloyd import lloyd
 
 SIZES = [(1, 1, 1), (30, 4, 2), (257, 7, 9)]
 
@@ -48,3 +52,23 @@ def test_points_are_added_to_their_cluster(kernels, n_points, n_centres, n_dims)
     for p in range(n_centres):
         expected = 1.0 + points[labels == p].astype(np.float64).sum(axis=0)
         assert_allclose(sums[p], expected, rtol=1e-12)
+
+
+def test_lloyd_is_as_good_as_scikit_learn():
+    rng = np.random.default_rng(4)
+    points = rng.normal(size=(5000, 8)).astype(np.float32)
+    ours = lloyd(points, 20, rng, max_passes=50)
+    theirs = KMeans(20, n_init=1, random_state=0).fit(points)
+    assert naive.inertia(points, ours) <= 1.02 * theirs.inertia_
+
+
+def test_lloyd_goes_on_from_a_partition_and_leaves_no_cluster_empty():
+    rng = np.random.default_rng(5)
+    centres = 5 * rng.normal(size=(10, 4))
+    groups = rng.integers(10, size=3000)
+    points = (centres[groups] + 0.1 * rng.normal(size=(3000, 4))).astype(np.float32)
+    start = np.where(rng.random(3000) < 0.2, rng.integers(10, size=3000), groups)
+    assert naive.same_partition(lloyd(points, 10, rng, start, max_passes=3), groups)
+    twice = np.repeat(points[:3], 20, axis=0)  # three places, five clusters
+    labels = lloyd(twice, 5, rng)
+    assert set(labels) == set(range(5))

@@ -7,8 +7,6 @@ import struct
 import tarfile
 
 import numpy as np
-import platformdirs
-import pytest
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 PACK = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
@@ -16,14 +14,6 @@ PACK = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 
 def no_network(url, **_):
     raise OSError(f"no route to {url}")
-
-
-@pytest.fixture(autouse=True)
-def _alone(tmp_path, monkeypatch):
-    """No cache, no environment, no network: whoever wants one provides it."""
-    monkeypatch.setattr(platformdirs, "user_cache_path", lambda *_, **__: tmp_path / "cache")
-    monkeypatch.delenv("CVRCORE_DATA", raising=False)
-    monkeypatch.setattr("pooch.retrieve", no_network)
 
 
 def idx_bytes(array):

@@ -7,23 +7,17 @@ import struct
 
 import numpy as np
 import pytest
-from data_files import (  # noqa: F401
-    IMAGES,
-    LABELS,
-    PACK,
-    _alone,
+from data_files import (
     cifar10_records,
-    cifar_archive,
     cifar_pixels,
-    idx_bytes,
-    no_network,
-    write_mnist,
 )
 from numpy.testing import assert_array_equal
 
 from fl.data import DataError, load_federation
 from fl.data.batches import read_pickled, read_records
 from fl.data.pickles import read_pickle
+
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def test_cifar10_binary_batches_in_order_and_scaled(tmp_path):

@@ -6,14 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_files import (  # noqa: F401
+from data_files import (
     IMAGES,
     LABELS,
     PACK,
-    _alone,
-    cifar10_records,
-    cifar_archive,
-    cifar_pixels,
     idx_bytes,
     no_network,
     write_mnist,
@@ -23,6 +19,8 @@ from numpy.testing import assert_array_equal
 from fl.data import DataError, cache_dir, check_files, find_files, load_federation
 from fl.data.files import read_unpacked
 from fl.data.idx import read_idx
+
+pytestmark = pytest.mark.usefixtures("alone")
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 

@@ -4,21 +4,15 @@ import os
 import tarfile
 
 import pytest
-from data_files import (  # noqa: F401
-    IMAGES,
-    LABELS,
-    PACK,
-    _alone,
+from data_files import (
     cifar10_records,
     cifar_archive,
-    cifar_pixels,
-    idx_bytes,
-    no_network,
-    write_mnist,
 )
 
 from fl.data import DATASETS, DataError, cache_dir, fetch, find_files
 from fl.data.fetching import _Progress, unpack
+
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def test_second_mirror_is_tried_and_its_archive_unpacked(tmp_path, monkeypatch):

@@ -1,0 +1,136 @@
+"""What a selector takes for its size: plans, limits, advice; and states that carry them."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from problems import play
+
+import cvrcore
+from cvrcore.memory import free_memory
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "clustering", "store"),
+    [
+        ((100, 300, 10), {}, "exact", "auto"),
+        ((1000, 300, 50), {"memory_limit": 8e8}, "exact", "window"),
+        ((10_000, 300, 100), {"dtype": "float32", "memory_limit": 6e9}, "exact", "window"),
+        ((100_000, 300, 100), {"dtype": "float32", "memory_limit": 3e9}, "nystrom", "window"),
+        ((1_000_000, 100, 100), {"dtype": "float32", "memory_limit": 8e9}, "nystrom", "window"),
+        ((50, 2, 5), {}, "plane", "auto"),
+        ((100, 300, 10), {"predictor": "cosine"}, "exact", "none"),
+        ((100, 300, 10), {"clustering": "nystrom", "store": "dense"}, "nystrom", "dense"),
+    ],
+)
+def test_a_plan_fits_the_size_and_says_what_it_is(size, options, clustering, store):
+    plan = cvrcore.make_plan(*size, **options)
+    assert (plan.clustering, plan.store) == (clustering, store)
+    assert plan.total_bytes <= plan.limit
+    text = str(plan)
+    for word in (clustering, store, plan.eigensolver, "multiply-adds", "allowed"):
+        assert word in text
+
+
+def test_what_is_forced_is_taken():
+    selector = cvrcore.CoalitionSelector(
+        60, 5, 4, store="window", window=7, clustering="nystrom", n_landmarks=30, dtype="float32"
+    )
+    plan = selector.plan()
+    assert (plan.store, plan.window, plan.clustering, plan.n_landmarks) == (
+        "window",
+        7,
+        "nystrom",
+        30,
+    )
+
+
+def test_the_default_limit_is_half_of_the_free_memory():
+    before = free_memory()
+    limit = cvrcore.make_plan(100, 10, 5).limit
+    assert 0.4 * min(before, free_memory()) < limit <= 0.6 * max(before, free_memory())
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "hint"),
+    [
+        ((1_000_000, 1000, 100), {"memory_limit": 1e9}, "dtype='float32'"),
+        ((50_000, 100, 10), {"clustering": "exact", "memory_limit": 4e9}, "clustering='nystrom'"),
+        ((20_000, 300, 10), {"store": "dense", "memory_limit": 4e9}, "store='window'"),
+        ((20_000, 300, 10), {"window": 500, "memory_limit": 4e9}, "window=250"),
+    ],
+)
+def test_what_cannot_fit_is_refused_with_advice_before_it_starts(size, options, hint):
+    with pytest.raises(MemoryError, match=r"need .* memory_limit is .*; try") as refused:
+        cvrcore.CoalitionSelector(*size, **options)
+    assert hint in str(refused.value)
+    assert f"{size[0]} clients" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clustering": "magic"}, "clustering must be one of"),
+        ({"landmarks": "grid"}, "landmarks must be one of"),
+        ({"n_landmarks": 3}, "n_landmarks must be at least 5, got 3"),
+        ({"n_landmarks": 31}, "n_landmarks must be at most 30, got 31"),
+        ({"window": 0}, "window must be at least 1, got 0"),
+        ({"memory_limit": 0}, "memory_limit must be positive, got 0"),
+    ],
+)
+def test_bad_arguments_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        cvrcore.CoalitionSelector(30, 4, 5, **options)
+
+
+def test_a_window_goes_with_its_own_store_only():
+    with pytest.raises(ValueError, match="window must go with store 'window' or 'auto'"):
+        cvrcore.CoalitionSelector(30, 4, 5, store="dense", window=5)
+
+
+def test_growing_beyond_the_limit_is_refused_and_changes_nothing():
+    selector = cvrcore.CoalitionSelector(60, 20, 5, warmup=0, seed=0, memory_limit=3e6)
+    before = selector.state_dict()
+    with pytest.raises(MemoryError, match="20000 clients need"):
+        selector.resize(20_000, np.ones(19_940))
+    np.testing.assert_equal(selector.state_dict(), before)
+
+
+def assert_goes_on_alike(first, second):
+    np.testing.assert_equal(
+        *(play(selector, np.random.default_rng(12), 5) for selector in (first, second))
+    )
+    assert_array_equal(first.scores, second.scores)
+
+
+def test_a_state_goes_on_where_there_is_less_memory(tmp_path, monkeypatch):
+    selector = cvrcore.CoalitionSelector(400, 8, 5, warmup=0, seed=0, memory_limit=6e7)
+    play(selector, np.random.default_rng(11), 40)
+    selector.save(tmp_path / "state.npz")
+    monkeypatch.setattr("cvrcore.plan.free_memory", lambda: 4_000_000)
+    other = cvrcore.CoalitionSelector.load(tmp_path / "state.npz")
+    assert (other.plan().store, other.memory_limit) == (selector.plan().store, 6e7)
+    assert_goes_on_alike(selector, other)
+
+
+def test_landmarks_stay_as_many_after_clients_joined(tmp_path):
+    rng = np.random.default_rng(13)
+    selector = cvrcore.CoalitionSelector(
+        300, 6, 5, warmup=0, seed=0, initial=rng.normal(size=(300, 6)), clustering="nystrom"
+    )
+    play(selector, rng, 2)
+    selector.resize(900, np.ones(600))
+    selector.save(tmp_path / "state.npz")
+    assert_goes_on_alike(selector, cvrcore.CoalitionSelector.load(tmp_path / "state.npz"))
+
+
+def test_places_changed_in_mid_life_survive_a_file(tmp_path):
+    selector = cvrcore.CoalitionSelector(
+        60, 6, 4, warmup=0, seed=0, n_coalitions=4, initial=np.random.default_rng(1).normal(size=6)
+    )
+    play(selector, np.random.default_rng(14), 4)
+    for n_select in (3, 1, 6):
+        selector.n_select = n_select
+        selector.save(tmp_path / "state.npz")
+        other = cvrcore.CoalitionSelector.load(tmp_path / "state.npz")
+        assert len(other.select()) == len(selector.select()) == n_select
+        assert_goes_on_alike(selector, other)
