@@ -30,10 +30,8 @@ KERNELS = {
     "nearest_centres": "_lloyd",
     "advance_moments": "_scores",
     "diagonal_floor": "_scores",
-    "residual_sums": "_scores",
     "variance_reduction": "_scores",
     "filter_block": "_subspace",
-    "multiply": "_subspace",
     "ritz": "_subspace",
 }
 

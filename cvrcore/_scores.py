@@ -61,28 +61,6 @@ def variance_reduction(moment, diagonal, floor, scores):
 
 
 @njit
-def residual_sums(history, slot, clients, weights, projection, squares):
-    """Add ``alpha_k r_k`` and ``r_k^2`` of some clients, in their order.
-
-    Parameters
-    ----------
-    history : array of shape (n_clients, capacity, n_features)
-        ``r_k = history[k, slot]``.
-    clients : int64 array
-    weights : float64 array of shape (n_clients,)
-    projection, squares : float64 arrays of shape (n_features,)
-    """
-    n_features = history.shape[2]
-    for i in range(clients.shape[0]):
-        k = clients[i]
-        weight = weights[k]
-        for d in range(n_features):
-            residual = np.float64(history[k, slot, d])
-            projection[d] += weight * residual
-            squares[d] += residual * residual
-
-
-@njit
 def advance_moments(
     moment, diagonal, history, slot, projection, keep, gain, floor, start, stop, scores
 ):

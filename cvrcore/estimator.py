@@ -78,20 +78,24 @@ class Estimator:
 
         def residuals(start: int, stop: int) -> None:
             clients, others = pairs.clients[start:stop], pairs.others[start:stop]
-            if coefficients is None:
-                self._regression(pairs, start, stop, rows, slot)
-            else:
-                scalars = coefficients[start:stop]
-                _backend.scaled_residual(
-                    scalars, rows, clients, others, slot.weight, slot.block, slot.index
-                )
-            projection, squares = sums[start // chunk]
-            _backend.residual_sums(slot.block, slot.index, clients, alpha, projection, squares)
+            news = (rows, clients, others, slot.weight, slot.block, slot.index)
+            totals = (alpha, *sums[start // chunk])
+            if coefficients is not None:
+                _backend.scaled_residual(coefficients[start:stop], *news, *totals)
+                return
+            assert self.store is not None
+            entries = np.empty((stop - start, self.n_features))
+            rest = self.store.read(pairs, start, stop, entries)
+            learned = (self.store.unit, self.diagonal, self.floor)
+            _backend.regression_residual(
+                entries, rest.block, rest.used, rest.begin, *learned, *news, *totals
+            )
+            self.store.keep(pairs, start, stop, entries)
 
         run_chunks(residuals, pairs.clients.size, chunk)
         # Only now: in a full window the place held a residual of representatives till here.
         slot.block[pairs.alone, slot.index] = 0.0
-        projection, squares = sums.sum(axis=0)
+        projection, squares = sums[0] if n_chunks == 1 else sums.sum(axis=0)
         keep, gain = 1.0 - rate, rate / slot.weight**2
         self._torn = True  # until everything that follows is done
         self.floor = keep * self.floor + gain * DIAGONAL_FLOOR * (squares / self.n_clients)
@@ -132,23 +136,6 @@ class Estimator:
         if self._spare is None:
             self._spare = np.empty((self.n_clients, 1, self.n_features), dtype=self.dtype)
         return Slot(self._spare, 0, 1.0, 1.0)
-
-    def _regression(self, pairs: Pairs, start: int, stop: int, rows: Float, slot: Slot) -> None:
-        assert self.store is not None
-        entries = np.empty((stop - start, self.n_features))
-        self.store.read(pairs, start, stop, entries)
-        _backend.regression_residual(
-            entries,
-            self.store.unit,
-            self.diagonal,
-            self.floor,
-            rows,
-            pairs.clients[start:stop],
-            pairs.others[start:stop],
-            slot.weight,
-            slot.block,
-            slot.index,
-        )
 
     def _chunk(self) -> int:
         """Return the clients of one task: a megabyte of entries, but eight tasks if many.

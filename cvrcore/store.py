@@ -21,7 +21,7 @@ from .threads import run_chunks
 STORES: Final = ("auto", "dense", "factored", "window", "none")
 LANES: Final = 16  # coordinates in one block of the dense part
 DEFERRED: Final = 16  # residuals that wait before one pass folds them into the dense part
-_TASK: Final = 1_000_000  # multiply-adds per task: smaller ones cost more than they save
+_TASK: Final = 4_000_000  # multiply-adds per task: smaller ones cost more than they save
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,15 @@ class Slot:
     index: int
     weight: float
     scale: float  # of the store, after the step
+
+
+@dataclasses.dataclass(frozen=True)
+class Rest:
+    """What is still to be added to entries: residuals of one block, from `begin` of each pair."""
+
+    block: Float
+    used: int
+    begin: Ids
 
 
 class CovarianceStore:
@@ -72,6 +81,7 @@ class CovarianceStore:
         self.history = History(n_clients, n_features, dtype, window)
         self._streamed = 0.0  # residuals read in a round, of all clients, on average
         self._begin = np.empty(0, dtype=np.int64)
+        self._nothing = np.empty((1, 1, n_features), dtype=dtype)  # stands for no block at all
         self._cache: PairCache | None = None
         if kind == "dense":
             self._make_dense()
@@ -109,23 +119,32 @@ class CovarianceStore:
         """Return what entries that are `read` count in; a window's stand for all rounds."""
         return self.scale * self.history.stands_for if self.history.wrapped else self.scale
 
-    def read(self, pairs: Pairs, start: int, stop: int, out: Float) -> None:
-        """Write ``C_kj / unit`` of pairs `start` .. `stop` - 1 into rows of `out`."""
+    def read(self, pairs: Pairs, start: int, stop: int, out: Float) -> Rest:
+        """Write ``C_kj / unit`` of pairs `start` .. `stop` - 1 into rows of `out`.
+
+        All but the sum over the last block of residuals, which is returned: who goes through
+        a client's history anyway adds it on the way. Then comes `keep`.
+        """
         clients, others = pairs.clients[start:stop], pairs.others[start:stop]
-        begin = self._begin[start:stop]
-        wrapped, cache = self.history.wrapped, self._cache
+        begin, wrapped = self._begin[start:stop], self.history.wrapped
         if self.base is not None:
             _backend.read_base(self.base, clients, others, out)
-        elif cache is not None:
-            cache.read(clients, start, stop, self.ones, out)
+        elif self._cache is not None:
+            self._cache.read(clients, start, stop, self.ones, out)
         else:
             out[:] = self.ones / self.history.stands_for if wrapped else self.ones
-        first = 0
-        for block, used in self.history.parts():
-            _backend.add_history(block, used, clients, others, begin - first, out)
-            first += used
-        if cache is not None and not wrapped:
-            cache.write(clients, others, start, stop, first, out)
+        *parts, (block, used) = self.history.parts() or [(self._nothing, 0)]
+        for earlier, n in parts:
+            _backend.add_history(earlier, n, clients, others, begin, out)
+            begin = begin - n
+        return Rest(block, used, begin)
+
+    def keep(self, pairs: Pairs, start: int, stop: int, sums: Float) -> None:
+        """Take back what `read` gave, with the rest added, to continue from another time."""
+        if self._cache is None or self.history.wrapped:
+            return
+        clients, others = pairs.clients[start:stop], pairs.others[start:stop]
+        self._cache.write(clients, others, start, stop, self.history.count, sums)
 
     def open(self, rate: float) -> Slot:
         """Return where to write the residual of the step ``C <- (1 - rate) C + rate r r^T``."""
@@ -159,7 +178,9 @@ class CovarianceStore:
         pairs = Pairs.of(representative)
         found = np.empty((pairs.clients.size, self.n_features))
         self.ask(pairs)
-        self.read(pairs, 0, pairs.clients.size, found)
+        rest = self.read(pairs, 0, pairs.clients.size, found)
+        _backend.add_history(rest.block, rest.used, pairs.clients, pairs.others, rest.begin, found)
+        self.keep(pairs, 0, pairs.clients.size, found)
         out = np.empty((self.n_clients, self.n_features))
         out[pairs.clients] = found * (self.unit / self.scale)
         return out

@@ -99,8 +99,23 @@ def fold_history(
         free(room)
 
 
+cdef void _add_sums(
+    const floating* residual, Py_ssize_t n_features, double share, double* projection,
+    double* squares,
+) noexcept nogil:
+    cdef Py_ssize_t d
+    cdef double value
+    for d in range(n_features):
+        value = residual[d]
+        projection[d] += share * value
+        squares[d] += value * value
+
+
 def regression_residual(
-    const double[:, ::1] entries,
+    double[:, ::1] entries,
+    const floating[:, :, ::1] past,
+    Py_ssize_t n_past,
+    const long long[::1] begin,
     double scale,
     const floating[:, ::1] diagonal,
     const double[::1] floor,
@@ -110,39 +125,60 @@ def regression_residual(
     double weight,
     floating[:, :, ::1] history,
     Py_ssize_t slot,
+    const double[::1] alpha,
+    double[::1] projection,
+    double[::1] squares,
 ):
-    """Write weight (theta_k - c_k theta_j) into history[k, slot], Eq. (13)."""
+    """Write weight (theta_k - c_k theta_j) into history[k, slot], Eq. (13); add its sums."""
     cdef Py_ssize_t n_features = rows.shape[1], n_asked = clients.shape[0]
-    cdef Py_ssize_t asked, k, j, d, following, beyond
+    cdef Py_ssize_t asked, k, j, d, step, following, beyond, known = -1
     cdef size_t n_bytes = n_features * sizeof(floating)
-    cdef double variance, bound, entry, coefficient, delta
+    cdef double variance, bound, entry, delta
     cdef floating* out
+    cdef double* sums
+    cdef double* inverse = <double*>malloc(n_features * sizeof(double))
+    if inverse == NULL:
+        raise MemoryError("no memory to predict clients in")
     with nogil:
         for asked in range(n_asked):
-            k, j = clients[asked], others[asked]
+            k, j, step = clients[asked], others[asked], max(begin[asked], 0)
             following = clients[min(asked + 1, n_asked - 1)]
+            sums = &entries[asked, 0]
+            if step < n_past:
+                if floating is double:
+                    add_f64(
+                        &past[k, step, 0], &past[j, step, 0], &past[following, step, 0],
+                        n_past - step, n_features, sums,
+                    )
+                else:
+                    add_f32(
+                        &past[k, step, 0], &past[j, step, 0], &past[following, step, 0],
+                        n_past - step, n_features, sums,
+                    )
+            if j != known:
+                known = j
+                for d in range(n_features):
+                    variance = diagonal[j, d]
+                    inverse[d] = 1.0 / variance if variance > floor[d] else 0.0
             fetch(&rows[following, 0], n_bytes)
             fetch(&diagonal[following, 0], n_bytes)
             out = &history[k, slot, 0]
             beyond = 0
             for d in range(n_features):
-                variance = diagonal[j, d]
-                entry = scale * entries[asked, d]
-                beyond += entry * entry > <double>diagonal[k, d] * variance
-                coefficient = entry / variance if variance > floor[d] else 0.0
-                delta = <double>rows[k, d] - coefficient * <double>rows[j, d]
+                entry = scale * sums[d]
+                beyond += entry * entry > <double>diagonal[k, d] * <double>diagonal[j, d]
+                delta = <double>rows[k, d] - (entry * inverse[d]) * <double>rows[j, d]
                 out[d] = <floating>(weight * delta)
-            if beyond == 0:
-                continue
-            for d in range(n_features):
-                variance = diagonal[j, d]
-                bound = sqrt(<double>diagonal[k, d] * variance)
-                entry = scale * entries[asked, d]
-                entry = -bound if entry < -bound else entry
-                entry = bound if entry > bound else entry
-                coefficient = entry / variance if variance > floor[d] else 0.0
-                delta = <double>rows[k, d] - coefficient * <double>rows[j, d]
-                out[d] = <floating>(weight * delta)
+            if beyond > 0:
+                for d in range(n_features):
+                    bound = sqrt(<double>diagonal[k, d] * <double>diagonal[j, d])
+                    entry = scale * sums[d]
+                    entry = -bound if entry < -bound else entry
+                    entry = bound if entry > bound else entry
+                    delta = <double>rows[k, d] - (entry * inverse[d]) * <double>rows[j, d]
+                    out[d] = <floating>(weight * delta)
+            _add_sums(out, n_features, alpha[k], &projection[0], &squares[0])
+        free(inverse)
 
 
 def scaled_residual(
@@ -153,13 +189,19 @@ def scaled_residual(
     double weight,
     floating[:, :, ::1] history,
     Py_ssize_t slot,
+    const double[::1] alpha,
+    double[::1] projection,
+    double[::1] squares,
 ):
-    """Write weight (theta_k - c_k theta_j) into history[k, slot], c_k a scalar."""
+    """Write weight (theta_k - c_k theta_j) into history[k, slot], c_k a scalar; add its sums."""
     cdef Py_ssize_t n_features = rows.shape[1], asked, k, j, d
     cdef double delta
+    cdef floating* out
     with nogil:
         for asked in range(clients.shape[0]):
             k, j = clients[asked], others[asked]
+            out = &history[k, slot, 0]
             for d in range(n_features):
                 delta = <double>rows[k, d] - coefficients[asked] * <double>rows[j, d]
-                history[k, slot, d] = <floating>(weight * delta)
+                out[d] = <floating>(weight * delta)
+            _add_sums(out, n_features, alpha[k], &projection[0], &squares[0])

@@ -53,12 +53,15 @@ typedef float lanes_f32 __attribute__((vector_size(4 * WIDTH), aligned(4), may_a
                 *(VECTOR *)(out[r] + c * LANES + part) =                                          \
                     __builtin_convertvector(sums[r][c], VECTOR);                                  \
     }                                                                                             \
-    static void NAME##_pair(REAL *out, const double *a, const double *b, ptrdiff_t n_stored) {    \
-        for (int l = 0; l < LANES; l++) {                                                         \
-            double total = out[l];                                                                \
+    static inline void NAME##_pair(REAL *out, const double *a, const double *b,                   \
+                                   ptrdiff_t n_stored) {                                          \
+        for (int part = 0; part < LANES; part += WIDTH) {                                         \
+            VECTOR *const place = (VECTOR *)(out + part);                                         \
+            lanes total = __builtin_convertvector(*place, lanes);                                 \
             for (ptrdiff_t s = 0; s < n_stored; s++)                                              \
-                total += a[s * LANES + l] * b[s * LANES + l];                                     \
-            out[l] = (REAL)total;                                                                 \
+                total += *(const lanes_f64 *)(a + s * LANES + part) *                             \
+                         *(const lanes_f64 *)(b + s * LANES + part);                              \
+            *place = __builtin_convertvector(total, VECTOR);                                      \
         }                                                                                         \
     }                                                                                             \
     static void NAME(REAL *base, const double *packed, ptrdiff_t n_clients,                       \

@@ -52,29 +52,6 @@ def variance_reduction(
             scores[k] = _sum_in_lanes(terms)
 
 
-def residual_sums(
-    const floating[:, :, ::1] history,
-    Py_ssize_t slot,
-    const long long[::1] clients,
-    const double[::1] weights,
-    double[::1] projection,
-    double[::1] squares,
-):
-    """Add alpha_k r_k and r_k^2 of some clients, in their order."""
-    cdef Py_ssize_t n_features = history.shape[2], i, k, d
-    cdef double weight, residual
-    cdef const floating* row
-    with nogil:
-        for i in range(clients.shape[0]):
-            k = clients[i]
-            weight = weights[k]
-            row = &history[k, slot, 0]
-            for d in range(n_features):
-                residual = row[d]
-                projection[d] += weight * residual
-                squares[d] += residual * residual
-
-
 def advance_moments(
     floating[:, ::1] moment,
     floating[:, ::1] diagonal,

@@ -93,9 +93,16 @@ def test_residual_kernels_match_naive(kernels, rtol, n_clients, n_features):
         entries[k] = cov[:, k, representative[k]]
     history = np.zeros((n_clients, 3, n_features))
     pairs = Pairs.of(representative)
+    # Part of each entry is still to be summed: all residuals of the past but the first.
+    past, begin = rng.normal(size=(n_clients, 3, n_features)), np.ones(pairs.clients.size, int)
+    known = np.einsum("isd,isd->id", past[pairs.clients, 1:], past[pairs.others, 1:])
+    alpha, sums = rng.random(n_clients), np.zeros((2, n_features))
 
     kernels["regression_residual"](
-        entries[pairs.clients] / 0.5,
+        entries[pairs.clients] / 0.5 - known,
+        past,
+        3,
+        begin,
         0.5,
         diagonal,
         floor,
@@ -105,17 +112,23 @@ def test_residual_kernels_match_naive(kernels, rtol, n_clients, n_features):
         1.0,
         history,
         1,
+        alpha,
+        *sums,
     )
     expected = naive.residual(cov, rows, reporting, labels)
     assert_allclose(history[:, 1], expected, rtol=rtol, atol=1e-14)
+    assert_allclose(sums, [alpha @ expected, (expected**2).sum(axis=0)], rtol=rtol, atol=1e-14)
     assert not history[:, [0, 2]].any()  # nothing beside its own place
 
     previous = rng.normal(size=rows.shape)
     previous[0] = 0.0
     coefficients = cosine_coefficients(previous, representative)[pairs.clients]
-    kernels["scaled_residual"](coefficients, rows, pairs.clients, pairs.others, 2.0, history, 0)
-    expected = naive.residual(cov, rows, reporting, labels, "cosine", previous)
-    assert_allclose(history[:, 0], 2 * expected, rtol=rtol, atol=1e-14)
+    sums[:] = 1.0  # sums are added to
+    which = (pairs.clients, pairs.others)
+    kernels["scaled_residual"](coefficients, rows, *which, 2.0, history, 0, alpha, *sums)
+    expected = 2 * naive.residual(cov, rows, reporting, labels, "cosine", previous)
+    assert_allclose(history[:, 0], expected, rtol=rtol, atol=1e-14)
+    assert_allclose(sums - 1, [alpha @ expected, (expected**2).sum(axis=0)], rtol=rtol, atol=1e-13)
 
 
 @pytest.mark.parametrize("too_large", [False, True], ids=["within", "clipped"])
@@ -140,8 +153,10 @@ def test_correlations_are_clipped_and_tiny_variances_predict_nothing(kernels, rt
     assert beyond.all() if too_large else not beyond.any()
     history = np.zeros((n_clients, 1, n_features))
 
+    nothing = (history, 0, np.zeros(pairs.clients.size, dtype=np.int64))
+    which, sums = (pairs.clients, pairs.others), np.zeros((2, n_features))
     kernels["regression_residual"](
-        entries, 1.0, diagonal, floor, rows, pairs.clients, pairs.others, 1.0, history, 0
+        entries, *nothing, 1.0, diagonal, floor, rows, *which, 1.0, history, 0, shrink, *sums
     )
 
     expected = naive.residual(cov, rows, clients, labels)
