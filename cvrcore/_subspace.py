@@ -13,57 +13,56 @@ MOST_SWEEPS = 20  # of Jacobi: never reached
 
 
 @njit
-def multiply(matrix, block, product):
+def _multiply(matrix, block, product):
     """Write ``matrix @ block`` into `product`, in float32."""
-    n_clients, n_vectors = block.shape
-    for i in range(n_clients):
+    n_rows, n_vectors = product.shape
+    for i in range(n_rows):
         for c in range(n_vectors):
             product[i, c] = np.float32(0.0)
-        for k in range(n_clients):
+        for k in range(block.shape[0]):
             entry = matrix[i, k]
             for c in range(n_vectors):
                 product[i, c] += entry * block[k, c]
 
 
 @njit
-def filter_block(matrix, vectors, image, half, largest, degree, out, spare):
-    """Apply the scaled Chebyshev polynomial of [0, 2 half]; `image` is the first product.
+def filter_block(matrix, vectors, half, largest, degree, out, image):
+    """Apply the scaled Chebyshev polynomial of [0, 2 half] in the matrix to a block.
 
     ``T_{n+1}(x) = 2 x T_n(x) - T_{n-1}(x)``, scaled to stay near 1 at `largest`.
 
     Parameters
     ----------
     matrix : float32 array of shape (n_clients, n_clients)
-    vectors, image : float32 arrays of shape (n_clients, n_vectors)
+    vectors : float32 array of shape (n_clients, n_vectors)
     half, largest : float
     degree : int
-    out, spare : float32 arrays like `vectors`
-        The result, and room for a term.
+    out, image : float32 arrays like `vectors`
+        The result, and its product with the matrix.
     """
     n_clients, n_vectors = vectors.shape
     first = half / (largest - half)
     sigma = first
     shift, scale = np.float32(half), np.float32(first / half)
-    before, now = spare, out
+    before, now = np.empty_like(vectors), out
+    _multiply(matrix, vectors, image)
     for i in range(n_clients):
         for c in range(n_vectors):
             before[i, c] = vectors[i, c]
             now[i, c] = (image[i, c] - shift * vectors[i, c]) * scale
-    after = np.empty_like(vectors)
     for _ in range(degree - 1):
         following = 1.0 / (2.0 / first - sigma)
         scale = np.float32(2.0 * following / half)
         mix = np.float32(sigma * following)
-        multiply(matrix, now, after)
+        _multiply(matrix, now, image)
         for i in range(n_clients):
             for c in range(n_vectors):
-                step = (after[i, c] - shift * now[i, c]) * scale
-                after[i, c] = step - mix * before[i, c]
-        for i in range(n_clients):
-            for c in range(n_vectors):
+                step = (image[i, c] - shift * now[i, c]) * scale
+                step -= mix * before[i, c]
                 before[i, c] = now[i, c]
-                now[i, c] = after[i, c]
+                now[i, c] = step
         sigma = following
+    _multiply(matrix, now, image)
 
 
 @njit
@@ -204,16 +203,10 @@ def ritz(block, image, n_wanted, vectors, images, values):
             for b in range(a, n):
                 total += inverse[b, a] * rows[best, b]
             turn[a, c] = total
+    _multiply(block, turn, vectors)
+    _multiply(image, turn, images)
     squares = np.zeros(n)
     for i in range(n_clients):
-        for c in range(n):
-            vectors[i, c] = np.float32(0.0)
-            images[i, c] = np.float32(0.0)
-        for a in range(n):
-            left, right = block[i, a], image[i, a]
-            for c in range(n):
-                vectors[i, c] += left * turn[a, c]
-                images[i, c] += right * turn[a, c]
         for c in range(n):
             residual = np.float64(images[i, c] - narrow[c] * vectors[i, c])
             squares[c] += residual * residual

@@ -64,9 +64,6 @@ class NormalisedAffinity:
         """Return the product with a block of vectors."""
         self.products += 1
         product = np.empty_like(block)
-        if block.dtype == np.float32 and block.shape[0] <= _FEW:
-            _backend.multiply(self.matrix, block, product)
-            return product
 
         def multiply(start: int, stop: int) -> None:
             np.matmul(self.matrix[start:stop], block, out=product[start:stop])
@@ -143,7 +140,7 @@ def block_width(n_clients: int, n_wanted: int) -> int:
 def _rough_basis(operator: NormalisedAffinity, block: Float, n_wanted: int) -> Basis:
     """Make a start of a guess: its Ritz vectors, of which many sweeps may be needed."""
     block = np.linalg.qr(block.astype(operator.matrix.dtype))[0]
-    vectors, _, values, _ = _rayleigh_ritz(operator, block, n_wanted)
+    vectors, _, values, _ = _rayleigh_ritz(operator, block, operator.apply(block), n_wanted)
     return Basis(vectors, values, degree=_ROUGH_DEGREE)
 
 
@@ -155,19 +152,20 @@ def filtered_subspace(operator: NormalisedAffinity, start: Basis, n_wanted: int)
     """
     vectors = start.vectors.astype(operator.matrix.dtype, copy=False)
     values, degree, spent = start.values, start.degree, 0
-    image = operator.apply(vectors)
+    image: Float | None = None
     for _ in range(_MAX_SWEEPS):
-        largest, smallest, edge = values[0], values[n_wanted - 1], values[-1]
+        largest, smallest, edge = values[[0, n_wanted - 1, -1]].tolist()
         if not edge > 0 or smallest < 1e-3 * largest:
             return None  # no interval to damp, or beyond the digits of float32
         degree = min(degree, _steepest(2.0 * largest / edge - 1.0, 2.0 * smallest / edge - 1.0))
-        vectors = _chebyshev(operator, vectors, image, edge / 2, largest, degree)
+        vectors, image = _chebyshev(operator, vectors, image, edge / 2, largest, degree)
         spent += degree
-        vectors, image, values, error = _rayleigh_ritz(operator, vectors, n_wanted)
-        if not values[n_wanted - 1] > 0:
+        vectors, image, values, error = _rayleigh_ritz(operator, vectors, image, n_wanted)
+        smallest, edge = float(values[n_wanted - 1]), float(values[-1])
+        if not smallest > 0:
             return None
-        excess = error / (TOLERANCE * float(values[n_wanted - 1]))
-        growth = math.acosh(max(2.0 * values[n_wanted - 1] / max(values[-1], 1e-300) - 1, 1.0001))
+        excess = error / (TOLERANCE * smallest)
+        growth = math.acosh(max(2.0 * smallest / max(edge, 1e-300) - 1, 1.0001))
         if excess <= 1.0:
             # Aim at half the tolerance next time: too much work costs less than a second sweep.
             spare = math.log(0.5 / max(excess, 1e-6)) / growth
@@ -186,18 +184,22 @@ def _steepest(best: float, worst: float) -> int:
 def _chebyshev(
     operator: NormalisedAffinity,
     vectors: Float,
-    image: Float,
+    image: Float | None,
     half: float,
     largest: float,
     degree: int,
-) -> Float:
-    """Apply the scaled Chebyshev polynomial of [0, 2 half]; `image` is the first product."""
+) -> tuple[Float, Float]:
+    """Apply the scaled Chebyshev polynomial of [0, 2 half]; return the block and its image.
+
+    `image` is that of `vectors`, if it is known.
+    """
     if vectors.shape[0] <= _FEW:
-        filtered, spare = np.empty_like(vectors), np.empty_like(vectors)
-        matrix = operator.matrix
-        _backend.filter_block(matrix, vectors, image, half, largest, degree, filtered, spare)
-        operator.products += degree - 1
-        return filtered
+        filtered, image = np.empty_like(vectors), np.empty_like(vectors)
+        _backend.filter_block(operator.matrix, vectors, half, largest, degree, filtered, image)
+        operator.products += degree + 1
+        return filtered, image
+    if image is None:
+        image = operator.apply(vectors)
     scale = vectors.dtype.type  # Python floats would do; NumPy scalars must not widen float32
     first = sigma = half / (largest - half)
     before, now = vectors, (image - scale(half) * vectors) * scale(first / half)
@@ -208,11 +210,11 @@ def _chebyshev(
         after *= scale(2.0 * following / half)
         after -= scale(sigma * following) * before
         before, now, sigma = now, after, following
-    return now
+    return now, operator.apply(now)
 
 
 def _rayleigh_ritz(
-    operator: NormalisedAffinity, block: Float, n_wanted: int
+    operator: NormalisedAffinity, block: Float, image: Float, n_wanted: int
 ) -> tuple[Float, Float, Float, float]:
     """Return orthonormal Ritz vectors of a block's span, their images, values and error.
 
@@ -220,7 +222,7 @@ def _rayleigh_ritz(
     error is the largest residual norm of the wanted pairs.
     """
     solve = _few_pairs if block.shape[0] <= _FEW else _many_pairs
-    found = solve(block, operator.apply(block), n_wanted)
+    found = solve(block, image, n_wanted)
     if found is None:
         block = np.linalg.qr(block)[0]
         found = solve(block, operator.apply(block), n_wanted)

@@ -4,74 +4,61 @@ from libc.math cimport INFINITY, fabs, sqrt
 from libc.stdlib cimport free, malloc
 
 cdef extern from "_multiply.h":
-    void multiply_rows(const float*, const float*, Py_ssize_t, Py_ssize_t, float*) nogil
-
-
-def multiply(const float[:, ::1] matrix, const float[:, ::1] block, float[:, ::1] product):
-    """Write matrix @ block into product, in float32."""
-    with nogil:
-        multiply_rows(
-            &matrix[0, 0], &block[0, 0], block.shape[0], block.shape[1], &product[0, 0]
-        )
+    void multiply_rows(
+        const float*, const float*, Py_ssize_t, Py_ssize_t, Py_ssize_t, float*
+    ) nogil
+    void inner_products(const float*, const float*, Py_ssize_t, Py_ssize_t, double*) nogil
 
 
 def filter_block(
     const float[:, ::1] matrix,
     const float[:, ::1] vectors,
-    const float[:, ::1] image,
     double half,
     double largest,
     Py_ssize_t degree,
     float[:, ::1] out,
-    float[:, ::1] spare,
+    float[:, ::1] image,
 ):
-    """Apply the scaled Chebyshev polynomial of [0, 2 half]; image is the first product."""
+    """Apply the scaled Chebyshev polynomial of [0, 2 half] in the matrix to a block."""
     cdef Py_ssize_t n_clients = vectors.shape[0], n = vectors.shape[1], size = n_clients * n
     cdef Py_ssize_t i, turn
     cdef double first = half / (largest - half), sigma = first, following
     cdef float shift = <float>half, scale = <float>(first / half), mix, step
+    cdef const float* entries = &matrix[0, 0]
     cdef const float* start = &vectors[0, 0]
-    cdef const float* begin = &image[0, 0]
-    cdef float* before = &spare[0, 0]
     cdef float* now = &out[0, 0]
-    cdef float* after = <float*>malloc(size * sizeof(float))
-    if after == NULL:
+    cdef float* product = &image[0, 0]
+    cdef float* before = <float*>malloc(size * sizeof(float))
+    if before == NULL:
         raise MemoryError("no memory to filter vectors in")
     with nogil:
+        multiply_rows(entries, start, n_clients, n_clients, n, product)
         for i in range(size):
             before[i] = start[i]
-            now[i] = (begin[i] - shift * start[i]) * scale
+            now[i] = (product[i] - shift * start[i]) * scale
         for turn in range(degree - 1):
             following = 1.0 / (2.0 / first - sigma)
             scale = <float>(2.0 * following / half)
             mix = <float>(sigma * following)
-            multiply_rows(&matrix[0, 0], now, n_clients, n, after)
+            multiply_rows(entries, now, n_clients, n_clients, n, product)
             for i in range(size):
-                step = (after[i] - shift * now[i]) * scale
-                after[i] = step - mix * before[i]
-            for i in range(size):
+                step = (product[i] - shift * now[i]) * scale
+                step -= mix * before[i]
                 before[i] = now[i]
-                now[i] = after[i]
+                now[i] = step
             sigma = following
-        free(after)
+        multiply_rows(entries, now, n_clients, n_clients, n, product)
+        free(before)
 
 
 cdef bint _project(
     const float[:, ::1] block, const float[:, ::1] image, double* lower, double* middle,
     double* inverse, double* reduced,
 ) noexcept nogil:
-    cdef Py_ssize_t n_clients = block.shape[0], n = block.shape[1], i, a, b, c, row
-    cdef double left, total, square, pivot, factor
-    for i in range(n * n):
-        lower[i] = 0.0
-        middle[i] = 0.0
-    for i in range(n_clients):
-        for a in range(n):
-            left = block[i, a]
-            for b in range(n):
-                lower[a * n + b] += left * <double>block[i, b]
-            for b in range(n):
-                middle[a * n + b] += left * <double>image[i, b]
+    cdef Py_ssize_t n_clients = block.shape[0], n = block.shape[1], a, b, c, row
+    cdef double total, square, pivot, factor
+    inner_products(&block[0, 0], &block[0, 0], n_clients, n, lower)
+    inner_products(&block[0, 0], &image[0, 0], n_clients, n, middle)
     for a in range(n):
         square = lower[a * n + a]
         for c in range(a):
@@ -167,29 +154,20 @@ cdef double _rotate(
     const float* narrow, Py_ssize_t n_wanted, float[:, ::1] vectors, float[:, ::1] images,
     double* squares,
 ) noexcept nogil:
-    cdef Py_ssize_t n_clients = block.shape[0], n = block.shape[1], i, a, c
+    cdef Py_ssize_t n_clients = block.shape[0], n = block.shape[1], i, c
     cdef double residual, worst = 0.0
-    cdef float left, right
-    cdef float* one
-    cdef float* two
-    cdef const float* row
+    cdef const float* one = &vectors[0, 0]
+    cdef const float* two = &images[0, 0]
+    multiply_rows(&block[0, 0], turn, n_clients, n, n, &vectors[0, 0])
+    multiply_rows(&image[0, 0], turn, n_clients, n, n, &images[0, 0])
     for c in range(n):
         squares[c] = 0.0
     for i in range(n_clients):
-        one, two = &vectors[i, 0], &images[i, 0]
-        for c in range(n):
-            one[c] = 0.0
-            two[c] = 0.0
-        for a in range(n):
-            left, right = block[i, a], image[i, a]
-            row = turn + a * n
-            for c in range(n):
-                one[c] += left * row[c]
-            for c in range(n):
-                two[c] += right * row[c]
         for c in range(n):
             residual = <double>(two[c] - narrow[c] * one[c])
             squares[c] += residual * residual
+        one += n
+        two += n
     for c in range(n_wanted):
         worst = max(worst, squares[c])
     return worst
