@@ -104,16 +104,17 @@ def _as_float(value: ArrayLike, name: str, dtype: Any = None) -> Float:
         raise TypeError(f"{name} must be a real numeric array, got dtype {array.dtype}")
     if dtype is None:
         dtype = array.dtype if array.dtype in (np.float32, np.float64) else np.float64
+    if array.dtype == dtype:
+        return np.ascontiguousarray(array)
     with np.errstate(over="ignore"):  # an overflow becomes Inf, refused by check_finite
         return np.ascontiguousarray(array, dtype=dtype)
 
 
 def check_finite(array: Float, name: str) -> None:
     """Refuse NaN and Inf, naming the first offender."""
-    # A sum is one pass and no temporary; only a bad or overflowing one needs the mask.
-    with np.errstate(over="ignore", invalid="ignore"):
-        if math.isfinite(array.sum()):
-            return
+    # Extremes are found in one pass and no temporary, and NaN is passed on as one.
+    if not array.size or (math.isfinite(array.max()) and math.isfinite(array.min())):
+        return
     bad = np.argwhere(~np.isfinite(array))
     if bad.size:
         where = ", ".join(map(str, bad[0]))
@@ -172,9 +173,8 @@ def check_ids(value: ArrayLike, name: str, n_clients: int) -> Ids:
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must be integer ids, got dtype {array.dtype}")
     ids = array.astype(np.int64)
-    low, high = ids.min(), ids.max()
-    if low < 0 or high >= n_clients:
-        bad = low if low < 0 else high
+    if ids.view(np.uint64).max() >= n_clients:  # a negative one is far above
+        bad = ids.min() if ids.min() < 0 else ids.max()
         raise ValueError(f"{name} must be ids in 0..{n_clients - 1}, got {bad}")
     counts = np.bincount(ids)
     if counts.max() > 1:

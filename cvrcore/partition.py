@@ -107,7 +107,7 @@ class ExactPartition(Partition):
         return labels
 
     def _fresh(self, rows: Float) -> Affinity:
-        changed = np.flatnonzero(self.stale)
+        changed = self.stale.nonzero()[0]
         if self.affinity is None:
             self.affinity = Affinity(rows, self.kernel, self.gamma)
         elif changed.size:

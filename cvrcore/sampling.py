@@ -117,7 +117,7 @@ def draw(
     keys = np.log(-np.log1p(-rng.random(groups.members.size))) - log_weights  # smallest first
     if places.max() == 1:
         least = groups.spread(np.minimum.reduceat(keys, groups.starts))
-        found = np.flatnonzero(keys == least)
+        found = (keys == least).nonzero()[0]
         if found.size == places.size:  # no two are equal
             return groups.members[found]
     if math.isfinite(keys.sum()):
