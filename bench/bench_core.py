@@ -3,6 +3,7 @@
 Ours is the mean over steady rounds: work that is put off must be paid for.
 """
 
+import itertools
 import os
 import subprocess
 import sys
@@ -35,17 +36,18 @@ def run_ours(benchmark, steady, rounds):
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_small_round_ours(benchmark, kind):
+@pytest.mark.parametrize(
+    ("turn", "kind", "who"), list(itertools.product(range(4), KINDS, ("ours", *THREADS)))
+)
+def test_small_round(benchmark, turn, kind, who):
+    """Ours and the peer in turn: a host that slows down for a second slows both."""
     benchmark.group = f"round K=100 {kind}"
-    run_ours(benchmark, Steady(kind, *SMALL, n_rounds=100), rounds=400)
-
-
-@pytest.mark.parametrize("threads", THREADS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_small_round_peer(benchmark, kind, threads):
-    benchmark.group = f"round K=100 {kind}"
-    run_peer(benchmark, kind, SMALL, threads, rounds=15)
+    if who == "ours":
+        benchmark.name = "ours"
+        run_ours(benchmark, Steady(kind, *SMALL, n_rounds=100), rounds=160)
+    else:
+        benchmark.name = f"peer, {who} threads"
+        run_peer(benchmark, kind, SMALL, who, rounds=10)
 
 
 @pytest.mark.parametrize("n_rounds", [40, 200])
