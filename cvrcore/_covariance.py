@@ -102,6 +102,7 @@ def _add_sums(residual, share, projection, squares):
 
 @njit
 def regression_residual(
+    start,
     entries,
     past,
     n_past,
@@ -127,8 +128,10 @@ def regression_residual(
 
     Parameters
     ----------
-    entries : float64 array of shape (n_asked, n_features)
-        ``C_kj / scale`` of each pair but for the sum over `past`, which is added.
+    start : float
+    entries : float64 array of shape (n_asked, n_features) or (0, n_features)
+        ``C_kj / scale`` of each pair but for the sum over `past`, which is added. Empty, where
+        each is `start` to begin with and nobody asks for the sum.
     past, n_past, begin
         As in `add_history`.
     scale, weight : float
@@ -144,11 +147,14 @@ def regression_residual(
         ``alpha_k r_k`` and ``r_k^2`` are added, ``r_k = history[k, slot]``, pair by pair.
     """
     n_features = rows.shape[1]
-    inverse = np.empty(n_features)
+    inverse, sums = np.empty(n_features), np.empty(n_features)
     known = -1
     for asked in range(clients.shape[0]):
         k, j = clients[asked], others[asked]
-        sums = entries[asked]
+        if entries.shape[0] > 0:
+            sums = entries[asked]
+        else:
+            sums[:] = start
         _add_pair(past, max(begin[asked], 0), n_past, k, j, sums)
         if j != known:
             known = j

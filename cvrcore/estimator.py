@@ -84,13 +84,11 @@ class Estimator:
                 _backend.scaled_residual(coefficients[start:stop], *news, *totals)
                 return
             assert self.store is not None
-            entries = np.empty((stop - start, self.n_features))
-            rest = self.store.read(pairs, start, stop, entries)
+            asked = self.store.read(pairs, start, stop)
+            entries = (asked.start, asked.sums, asked.block, asked.used, asked.begin)
             learned = (self.store.unit, self.diagonal, self.floor)
-            _backend.regression_residual(
-                entries, rest.block, rest.used, rest.begin, *learned, *news, *totals
-            )
-            self.store.keep(pairs, start, stop, entries)
+            _backend.regression_residual(*entries, *learned, *news, *totals)
+            self.store.keep(pairs, start, stop, asked.sums)
 
         run_chunks(residuals, pairs.clients.size, chunk)
         # Only now: in a full window the place held a residual of representatives till here.

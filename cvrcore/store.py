@@ -35,9 +35,11 @@ class Slot:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rest:
-    """What is still to be added to entries: residuals of one block, from `begin` of each pair."""
+class Entries:
+    """Entries of C but for the residuals of one block, to be added from `begin` of each pair."""
 
+    start: float  # what each is so far, if `sums` is empty
+    sums: Float  # what each is so far
     block: Float
     used: int
     begin: Ids
@@ -82,6 +84,7 @@ class CovarianceStore:
         self._streamed = 0.0  # residuals read in a round, of all clients, on average
         self._begin = np.empty(0, dtype=np.int64)
         self._nothing = np.empty((1, 1, n_features), dtype=dtype)  # stands for no block at all
+        self._none = np.empty((0, n_features))
         self._cache: PairCache | None = None
         if kind == "dense":
             self._make_dense()
@@ -119,29 +122,33 @@ class CovarianceStore:
         """Return what entries that are `read` count in; a window's stand for all rounds."""
         return self.scale * self.history.stands_for if self.history.wrapped else self.scale
 
-    def read(self, pairs: Pairs, start: int, stop: int, out: Float) -> Rest:
-        """Write ``C_kj / unit`` of pairs `start` .. `stop` - 1 into rows of `out`.
+    def read(self, pairs: Pairs, start: int, stop: int) -> Entries:
+        """Return ``C_kj / unit`` of pairs `start` .. `stop` - 1.
 
-        All but the sum over the last block of residuals, which is returned: who goes through
-        a client's history anyway adds it on the way. Then comes `keep`.
+        All but the sum over the last block of residuals: who goes through a client's history
+        anyway adds it on the way. Then comes `keep`.
         """
         clients, others = pairs.clients[start:stop], pairs.others[start:stop]
         begin, wrapped = self._begin[start:stop], self.history.wrapped
-        if self.base is not None:
-            _backend.read_base(self.base, clients, others, out)
-        elif self._cache is not None:
-            self._cache.read(clients, start, stop, self.ones, out)
-        else:
-            out[:] = self.ones / self.history.stands_for if wrapped else self.ones
+        ones = self.ones / self.history.stands_for if wrapped else self.ones
         *parts, (block, used) = self.history.parts() or [(self._nothing, 0)]
+        if self.base is None and self._cache is None and not parts:
+            return Entries(ones, self._none, block, used, begin)
+        sums = np.empty((stop - start, self.n_features))
+        if self.base is not None:
+            _backend.read_base(self.base, clients, others, sums)
+        elif self._cache is not None:
+            self._cache.read(clients, start, stop, ones, sums)
+        else:
+            sums[:] = ones
         for earlier, n in parts:
-            _backend.add_history(earlier, n, clients, others, begin, out)
+            _backend.add_history(earlier, n, clients, others, begin, sums)
             begin = begin - n
-        return Rest(block, used, begin)
+        return Entries(ones, sums, block, used, begin)
 
     def keep(self, pairs: Pairs, start: int, stop: int, sums: Float) -> None:
         """Take back what `read` gave, with the rest added, to continue from another time."""
-        if self._cache is None or self.history.wrapped:
+        if self._cache is None:
             return
         clients, others = pairs.clients[start:stop], pairs.others[start:stop]
         self._cache.write(clients, others, start, stop, self.history.count, sums)
@@ -176,10 +183,13 @@ class CovarianceStore:
         Rows of clients without one, and of representatives, mean nothing.
         """
         pairs = Pairs.of(representative)
-        found = np.empty((pairs.clients.size, self.n_features))
         self.ask(pairs)
-        rest = self.read(pairs, 0, pairs.clients.size, found)
-        _backend.add_history(rest.block, rest.used, pairs.clients, pairs.others, rest.begin, found)
+        asked = self.read(pairs, 0, pairs.clients.size)
+        found = asked.sums
+        if not found.size:
+            found = np.full((pairs.clients.size, self.n_features), asked.start)
+        which = (pairs.clients, pairs.others, asked.begin)
+        _backend.add_history(asked.block, asked.used, *which, found)
         self.keep(pairs, 0, pairs.clients.size, found)
         out = np.empty((self.n_clients, self.n_features))
         out[pairs.clients] = found * (self.unit / self.scale)

@@ -7,10 +7,12 @@ from libc.stdlib cimport free, malloc
 cdef extern from "_history.h":
     void fetch(const void*, size_t) nogil
     void add_f64(
-        const double*, const double*, const double*, Py_ssize_t, Py_ssize_t, double*
+        const double*, const double*, const double*, const double*, const double*, Py_ssize_t,
+        Py_ssize_t, double*,
     ) nogil
     void add_f32(
-        const float*, const float*, const float*, Py_ssize_t, Py_ssize_t, double*
+        const float*, const float*, const float*, const float*, const float*, Py_ssize_t,
+        Py_ssize_t, double*,
     ) nogil
 
 cdef extern from "_fold.h":
@@ -39,12 +41,12 @@ def add_history(
             if floating is double:
                 add_f64(
                     &history[k, step, 0], &history[j, step, 0], &history[following, step, 0],
-                    n_stored - step, n_features, &entries[asked, 0],
+                    NULL, NULL, n_stored - step, n_features, &entries[asked, 0],
                 )
             else:
                 add_f32(
                     &history[k, step, 0], &history[j, step, 0], &history[following, step, 0],
-                    n_stored - step, n_features, &entries[asked, 0],
+                    NULL, NULL, n_stored - step, n_features, &entries[asked, 0],
                 )
 
 
@@ -112,6 +114,7 @@ cdef void _add_sums(
 
 
 def regression_residual(
+    double start,
     double[:, ::1] entries,
     const floating[:, :, ::1] past,
     Py_ssize_t n_past,
@@ -133,35 +136,43 @@ def regression_residual(
     cdef Py_ssize_t n_features = rows.shape[1], n_asked = clients.shape[0]
     cdef Py_ssize_t asked, k, j, d, step, following, beyond, known = -1
     cdef size_t n_bytes = n_features * sizeof(floating)
+    cdef bint fresh = entries.shape[0] == 0
     cdef double variance, bound, entry, delta
     cdef floating* out
-    cdef double* sums
-    cdef double* inverse = <double*>malloc(n_features * sizeof(double))
+    cdef double* inverse = <double*>malloc(2 * n_features * sizeof(double))
+    cdef double* sums = inverse + n_features
     if inverse == NULL:
         raise MemoryError("no memory to predict clients in")
     with nogil:
         for asked in range(n_asked):
             k, j, step = clients[asked], others[asked], max(begin[asked], 0)
             following = clients[min(asked + 1, n_asked - 1)]
-            sums = &entries[asked, 0]
+            if fresh:
+                for d in range(n_features):
+                    sums[d] = start
+            else:
+                sums = &entries[asked, 0]
             if step < n_past:
                 if floating is double:
                     add_f64(
                         &past[k, step, 0], &past[j, step, 0], &past[following, step, 0],
-                        n_past - step, n_features, sums,
+                        &rows[following, 0], &diagonal[following, 0], n_past - step, n_features,
+                        sums,
                     )
                 else:
                     add_f32(
                         &past[k, step, 0], &past[j, step, 0], &past[following, step, 0],
-                        n_past - step, n_features, sums,
+                        &rows[following, 0], &diagonal[following, 0], n_past - step, n_features,
+                        sums,
                     )
+            else:
+                fetch(&rows[following, 0], n_bytes)
+                fetch(&diagonal[following, 0], n_bytes)
             if j != known:
                 known = j
                 for d in range(n_features):
                     variance = diagonal[j, d]
                     inverse[d] = 1.0 / variance if variance > floor[d] else 0.0
-            fetch(&rows[following, 0], n_bytes)
-            fetch(&diagonal[following, 0], n_bytes)
             out = &history[k, slot, 0]
             beyond = 0
             for d in range(n_features):

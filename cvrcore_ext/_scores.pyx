@@ -4,6 +4,9 @@ import numpy as np
 
 from cython cimport floating
 
+cdef extern from "_history.h":
+    void fetch(const void*, size_t) nogil
+
 
 def diagonal_floor(const floating[:, ::1] diagonal, double relative, double[::1] floor):
     """Write relative * mean_k C^d_kk for each coordinate d into floor."""
@@ -73,6 +76,7 @@ def advance_moments(
     with nogil:
         for k in range(start, stop):
             row = &history[k, slot, 0]
+            fetch(&history[min(k + 2, stop - 1), slot, 0], n_features * sizeof(floating))
             for d in range(n_features):
                 residual = row[d]
                 moment[k, d] = <floating>(keep * <double>moment[k, d] + residual * projection[d])

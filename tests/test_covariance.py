@@ -99,6 +99,7 @@ def test_residual_kernels_match_naive(kernels, rtol, n_clients, n_features):
     alpha, sums = rng.random(n_clients), np.zeros((2, n_features))
 
     kernels["regression_residual"](
+        np.nan,  # where each has entries of its own
         entries[pairs.clients] / 0.5 - known,
         past,
         3,
@@ -131,6 +132,42 @@ def test_residual_kernels_match_naive(kernels, rtol, n_clients, n_features):
     assert_allclose(sums - 1, [alpha @ expected, (expected**2).sum(axis=0)], rtol=rtol, atol=1e-13)
 
 
+@pytest.mark.parametrize("n_past", [0, 1, 2, 5])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_entries_that_all_begin_alike_need_no_room(kernels, dtype, n_past):
+    rng = np.random.default_rng(11)
+    n_clients, n_features = 12, 37
+    past, rows = rng.normal(size=(n_clients, 5, n_features)), rng.normal(size=(12, n_features))
+    pairs = Pairs.of(rng.integers(3, size=n_clients))
+    begin = np.zeros(pairs.clients.size, dtype=np.int64)
+    diagonal, floor = np.full_like(rows, 9.0), np.zeros(n_features)
+    found = []
+    for entries in (np.full((pairs.clients.size, n_features), 0.7), np.empty((0, n_features))):
+        history, sums = past.astype(dtype), np.zeros((2, n_features))
+        kernels["regression_residual"](
+            0.7 if entries.size == 0 else np.nan,
+            entries,
+            history,  # the place of the new residual is among those read, as in a full window
+            n_past,
+            begin,
+            0.5,
+            diagonal.astype(dtype),
+            floor,
+            rows.astype(dtype),
+            pairs.clients,
+            pairs.others,
+            1.0,
+            history,
+            0,
+            np.ones(n_clients),
+            *sums,
+        )
+        found.append((history, sums))
+    for one, other in zip(*found, strict=True):
+        assert_array_equal(one, other)
+    assert not np.array_equal(found[0][0], past.astype(dtype))
+
+
 @pytest.mark.parametrize("too_large", [False, True], ids=["within", "clipped"])
 def test_correlations_are_clipped_and_tiny_variances_predict_nothing(kernels, rtol, too_large):
     """Entries beyond what their diagonal allows, and representatives just below the floor."""
@@ -156,7 +193,19 @@ def test_correlations_are_clipped_and_tiny_variances_predict_nothing(kernels, rt
     nothing = (history, 0, np.zeros(pairs.clients.size, dtype=np.int64))
     which, sums = (pairs.clients, pairs.others), np.zeros((2, n_features))
     kernels["regression_residual"](
-        entries, *nothing, 1.0, diagonal, floor, rows, *which, 1.0, history, 0, shrink, *sums
+        np.nan,
+        entries,
+        *nothing,
+        1.0,
+        diagonal,
+        floor,
+        rows,
+        *which,
+        1.0,
+        history,
+        0,
+        shrink,
+        *sums,
     )
 
     expected = naive.residual(cov, rows, clients, labels)
