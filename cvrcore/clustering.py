@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Final
 
 import numpy as np
@@ -39,7 +40,7 @@ def cluster_points(
     """
     labels = np.empty(points.shape[0], dtype=np.int64)
     # As many trials per centre as scikit-learn takes in greedy k-means++.
-    uniforms = rng.random((effort.restarts, n_clusters, 2 + int(np.log(n_clusters))))
+    uniforms = rng.random((effort.restarts, n_clusters, 2 + int(math.log(n_clusters))))
     swaps = rng.random((effort.swaps, 2))
     columns = np.ascontiguousarray(points.T)
     _backend.kmeans(columns, start, uniforms, swaps, _MAX_ITER, labels)

@@ -96,7 +96,7 @@ class Estimator:
         projection, squares = sums[0] if n_chunks == 1 else sums.sum(axis=0)
         keep, gain = 1.0 - rate, rate / slot.weight**2
         self._torn = True  # until everything that follows is done
-        self.floor = keep * self.floor + gain * DIAGONAL_FLOOR * (squares / self.n_clients)
+        self.floor = keep * self.floor + gain * DIAGONAL_FLOOR / self.n_clients * squares
         projection *= gain
 
         def advance(start: int, stop: int) -> None:
