@@ -136,6 +136,7 @@ def draw_selection(
     counts, needed by the laws of `cvrcore.allocation`; so are `distances` by Neyman's.
     """
     groups = Groups.of(labels, eligible)
+    scores = scores.copy()  # as they are now: `inclusion` may be worked out after `observe`
     scaled = transform_scores(scores, labels, score)
     if within in SIZE_LAWS:
         assert weights is not None
@@ -152,7 +153,7 @@ def draw_selection(
     return Selection(
         clients=draw(log_weights, scaled, groups, n_places, rng),
         coalitions=labels.copy(),
-        scores=scores.copy(),
+        scores=scores,
         probabilities=probabilities,
         inclusion=inclusion_of(probabilities, log_weights, scaled, groups, n_places),
         round=round,

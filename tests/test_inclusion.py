@@ -136,6 +136,23 @@ def test_stated_inclusion_is_the_frequency(case, few):
     assert not stated[WEIGHTS == 0].any()
 
 
+@pytest.mark.parametrize(
+    "options", [{"within": "argmax", "n_coalitions": 2}, {"temperature": 1e-320}], ids=str
+)
+def test_chances_are_those_of_the_draw_however_late_they_are_read(options):
+    rng = np.random.default_rng(1)
+    given = {"n_features": 5, "warmup": 0, "seed": 2, **options}
+    both = [make_selector("fedcvr-bolt", 24, 6, **given) for _ in range(2)]
+    for _ in range(30):
+        early, late = (selector.select() for selector in both)
+        stated = early.inclusion.copy()
+        models = rng.normal(size=(6, 5))
+        for selector in both:
+            selector.observe(early.clients, models)
+        assert_array_equal(late.inclusion, stated)
+        assert (stated[late.clients] > 0).all()
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_asking_changes_no_selection(case):
     silent, curious = World(case), World(case)
