@@ -5,6 +5,9 @@ Algorithm 1 of the paper, line by line and stateless. `make_selector` finds ever
 name.
 """
 
+from importlib import import_module
+from typing import Any
+
 from . import features
 from .affinity import influence
 from .clustering import coalitions
@@ -30,6 +33,7 @@ __all__ = [
     "Plan",
     "Selection",
     "Selector",
+    "aggregators",
     "boltzmann",
     "coalitions",
     "features",
@@ -41,3 +45,9 @@ __all__ = [
     "update_covariance",
     "variance_reduction",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "aggregators":  # imported when asked for: many never do
+        return import_module(".aggregators", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
