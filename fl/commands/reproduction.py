@@ -31,7 +31,7 @@ def reproduce(
     ] = None,
     seeds: Annotated[
         int | None,
-        option("Number of paired seeds, from 0.", "--seeds", default="3; regression 20"),
+        option("Number of paired seeds.", "--seeds", default="3; regression 20; beyond, holdout 5"),
     ] = None,
     rounds: Annotated[
         int | None, option("Rounds.", "--rounds", default="MNIST 200, others 100")

@@ -105,3 +105,10 @@ def test_table_has_the_nine_methods_of_the_paper():
 def test_unknown_names_suggest_the_nearest(arguments, message):
     with pytest.raises(ConfigError, match=message):
         make_config(*arguments)
+
+
+def test_a_method_with_another_policy_still_merges_its_own_way():
+    config = make_config("digits", "cvr-steady+oort")
+    assert config.selection.policy == "oort"
+    assert config.selection.options == {}
+    assert (config.aggregator, config.selection.features) == ("memory", "update")
