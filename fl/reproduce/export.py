@@ -15,11 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..presets import STEADY
 from ..store import StoreError, read_json
 from .ladder import LADDERS, ladder_table, variance_table
 from .manifest import NAME
 from .results import Row, measure, read_experiment
 from .tables import commands_of, difference, pair, rounds_to
+from .versus import versus, versus_table
 
 
 def export(runs: Path, docs: Path) -> list[Path]:
@@ -50,6 +52,10 @@ def export(runs: Path, docs: Path) -> list[Path]:
             tables[folder.name] = variance_table(rows)
         elif experiment["experiment"] in LADDERS:
             tables[folder.name] = ladder_table(experiment, rows)
+            paired = versus(folder, STEADY)
+            tables[f"{folder.name}-paired"] = versus_table(paired)
+            if paired:
+                written.append(write_csv(docs / "results" / f"{folder.name}-paired.csv", paired))
         elif experiment["baseline"]:
             tables[folder.name] = markdown(experiment, rows)
         if rows and folder.name in tables:

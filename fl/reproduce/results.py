@@ -32,6 +32,11 @@ def read_experiment(folder: Path) -> dict[str, Any]:
     return found
 
 
+def scale_of(experiment: Mapping[str, Any]) -> float:
+    """Return what a metric is multiplied by: accuracies are told in percent."""
+    return 100.0 if experiment["metric"] == "accuracy" else 1.0
+
+
 def histories(folder: Path, cell: Mapping[str, Any]) -> dict[int, History]:
     """Return the complete runs of a cell by seed."""
     runs = [read_history(folder / run) for run in cell["runs"]]
@@ -52,8 +57,7 @@ def measure(folder: Path) -> list[Row]:
     ``select_ms`` and ``merge_ms``, per round. A cell without runs holds None.
     """
     experiment = read_experiment(folder)
-    percent = experiment["metric"] == "accuracy"
-    scale = 100.0 if percent else 1.0
+    scale = scale_of(experiment)
     loaded = [(cell, histories(folder, cell)) for cell in experiment["cells"]]
     bases = {cell["row"]: runs for cell, runs in loaded if cell["column"] == experiment["baseline"]}
     rows = []
@@ -89,8 +93,7 @@ def _spread(name: str, values: Sequence[float]) -> Row:
 def _paired(runs: Mapping[int, History], base: Mapping[int, History], scale: float) -> Row:
     """Return the paired difference to `base` with its interval; None where there is none."""
     empty: Row = {"difference": None, "low": None, "high": None}
-    shared = sorted(runs.keys() & base.keys())
-    common = [s for s in shared if _protocol(runs[s].config) == _protocol(base[s].config)]
+    common = same_protocol(runs, base)
     if not common or runs == base:
         return empty
     gaps = scale * np.array(
@@ -98,6 +101,12 @@ def _paired(runs: Mapping[int, History], base: Mapping[int, History], scale: flo
     )
     low, high = interval(gaps)
     return {"difference": float(gaps.mean()), "low": low, "high": high}
+
+
+def same_protocol(runs: Mapping[int, History], others: Mapping[int, History]) -> list[int]:
+    """Return the seeds that two cells share, with runs that may be compared."""
+    shared = sorted(runs.keys() & others.keys())
+    return [s for s in shared if _protocol(runs[s].config) == _protocol(others[s].config)]
 
 
 def _protocol(config: RunConfig) -> Row:
@@ -142,7 +151,7 @@ def _cost(runs: Sequence[History], target: float | None, scale: float) -> Row:
         "consensus": _mean([scale * value for value in shared if value is not None]),
         "tv_mean": _mean([value for value in drift if value is not None]),
         "megabytes": _mean([(h.total("uplink") + h.total("downlink")) / 1e6 for h in runs]),
-        "megabytes_to_target": _mean([_megabytes(h, h.rounds_to(target)) for h in runs if target]),
+        "megabytes_to_target": _mean([megabytes(h, h.rounds_to(target)) for h in runs if target]),
         "seconds": _mean([h.seconds("round") for h in runs]),
         "memory_megabytes": _mean([_memory(h) for h in runs]),
         "select_ms": _mean([1e3 * h.seconds("select") / len(h) for h in runs]),
@@ -150,7 +159,7 @@ def _cost(runs: Sequence[History], target: float | None, scale: float) -> Row:
     }
 
 
-def _megabytes(history: History, rounds: int | None) -> float | None:
+def megabytes(history: History, rounds: int | None) -> float | None:
     """Return the traffic of the first `rounds` rounds; None if the target was not reached."""
     if rounds is None:
         return None

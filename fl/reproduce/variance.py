@@ -82,6 +82,7 @@ def is_unbiased(policy: str, aggregator: str) -> bool:
     # One client of each coalition, drawn by size: then shares by mass are alpha / pi.
     return policy == "coalitions, by size" and aggregator in (
         "coalition-mass",
+        "importance, self-normalised",
         "memory, stratified",
     )
 
@@ -204,11 +205,17 @@ def make(plan: Plan) -> Experiment:
 
 def draw(folder: Path, plan: Plan) -> list[str]:
     """Measure every pair, write ``variance.json``, draw ``variance.png``."""
-    asked = {"draws": 500 if plan.quick else 10_000}
+    n_draws = 500 if plan.quick else 10_000
+    asked = {
+        "draws": n_draws,
+        "policies": list(POLICIES),
+        "aggregators": list(AGGREGATORS),
+        "version": cvrcore.__version__,
+    }
     path, picture = folder / "variance.json", folder / "variance.png"
     known = read_json(path) if path.exists() and picture.exists() else {}
     if known.get("asked") != asked:
-        found = examine(asked["draws"])
+        found = examine(n_draws)
         _picture(found, picture)
         outcomes = [dataclasses.asdict(outcome) for outcome in found]
         write_json(path, {"asked": asked, "quick": plan.quick, "outcomes": outcomes})

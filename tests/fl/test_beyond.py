@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from fl.presets import BEYOND, METHODS, STEADY, TABLE, make_config
 from fl.reproduce import Plan, beyond, holdout, reproduce
@@ -11,6 +12,7 @@ from fl.reproduce.export import export
 from fl.reproduce.ladder import ladder_table
 from fl.reproduce.results import measure, read_experiment
 from fl.reproduce.variance import AGGREGATORS, POLICIES, is_unbiased
+from fl.reproduce.versus import versus, versus_table
 
 SMALL = {"quick": True, "dataset": "digits", "rounds": 6, "seeds": 1}
 
@@ -47,6 +49,35 @@ def test_export_fills_the_ladder(ladder, tmp_path):
     export(out, tmp_path)
     assert "server MB" in (tmp_path / "results.md").read_text()
     assert (tmp_path / "results" / "beyond-quick.csv").exists()
+    assert (tmp_path / "results" / "beyond-quick-paired.csv").exists()
+
+
+def test_one_method_against_each_other_is_paired_in_every_measure(tmp_path):
+    """Against NumPy and SciPy on the runs themselves."""
+    plan = Plan(**{**SMALL, "seeds": 3}, methods=("fedavg", "fedcvr-bolt", STEADY))
+    (outcome,) = reproduce("holdout", plan, tmp_path)
+    folder = outcome.path.parent
+    rows = {row["against"]: row for row in versus(folder, STEADY)}
+    assert set(rows) == {"fedavg", "fedcvr-bolt"}
+    tails = {}
+    for method in ("fedavg", STEADY):
+        runs = [folder / "digits" / method / f"seed-{seed}" for seed in (10, 11, 12)]
+        lines = [(run / "rounds.jsonl").read_text().splitlines() for run in runs]
+        tails[method] = [[json.loads(line)["accuracy"] for line in some] for some in lines]
+    last = {m: 100 * np.array([np.mean(t[-5:]) for t in some]) for m, some in tails.items()}
+    gaps = last[STEADY] - last["fedavg"]
+    row = rows["fedavg"]
+    low, high = stats.t.interval(0.95, 2, gaps.mean(), stats.sem(gaps))
+    found = [row[f"last_five{end}"] for end in ("", "_low", "_high")]
+    assert found == pytest.approx([gaps.mean(), low, high])
+    spreads = {m: 100 * np.array([np.std(t, ddof=1) for t in some]) for m, some in tails.items()}
+    assert row["spread"] == pytest.approx((spreads[STEADY] - spreads["fedavg"]).mean())
+    assert row["rounds_to_target_pairs"] == 0  # six rounds get nobody to 93 %
+    text = versus_table([row])
+    assert (
+        f"| digits: {STEADY} | fedavg | 3 | {gaps.mean():+.2f} [{low:+.2f}, {high:+.2f}] |" in text
+    )
+    assert text.rstrip().endswith("| - | - |")
 
 
 def test_holdout_begins_where_no_choice_was_made(tmp_path):
