@@ -19,13 +19,23 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from .._validation import check_choice, check_count, check_number
+from ..aggregators import Aggregator
 from ..features import FeatureMap
 from ..selectors.base import Selector
 from ..state import load_state, save_state
 from .flower_client import LOSS, RECORD, write_features
 from .flower_grid import GridView, Patience, PatientGrid, exchange, reason, sampling
 from .flower_nodes import Identity, Nodes
-from .flower_replies import addressed, arrays_of, check_weight, metrics_of, odd_ones
+from .flower_replies import (
+    addressed,
+    arrays_of,
+    check_mergeable,
+    check_weight,
+    losses_of,
+    metrics_of,
+    odd_ones,
+    replace_arrays,
+)
 from .roster import Answer, Newcomer, NobodyEligibleError, Roster, Round
 
 logger = logging.getLogger(__name__)
@@ -34,7 +44,7 @@ PROBES = ("query", "evaluate")
 
 
 class SelectingStrategy(Strategy):
-    """Any Flower strategy: selection is cvrcore's, aggregation stays the strategy's.
+    """Any Flower strategy: selection is cvrcore's, aggregation too if you like.
 
     The wrapped strategy configures messages and aggregates replies as ever; how it samples
     training nodes no longer matters. Errors, time-outs and unsound replies are told to the
@@ -58,13 +68,19 @@ class SelectingStrategy(Strategy):
         What tells clients apart for ever. ``"query"``: their own word, by default the
         ``partition-id``, see `flower_client.selectable`. In a deployment the ``"name"`` or
         the public ``"key"`` that the SuperLink vouches for; or a function of ``NodeInfo``.
-    features : FeatureMap, optional
-        What the policy watches of a model. Default: the last layer.
+    features : FeatureMap or "update", optional
+        What the policy watches of a model. Default: the last layer; with "update" what a
+        client changed of it.
     n_features : int, optional
         Watch only that many coordinates of the last layer, drawn with `seed`.
     private : bool
         Watched coordinates come from the clients (`flower_client.Reveal`) and are never cut
         out of updates, which may then be masked by secure aggregation.
+    aggregator : str or Aggregator, optional
+        Who merges the models of a round: one of `cvrcore.aggregators`, by name or ready. The
+        strategy is then handed the merged model in place of each client's, with the client's
+        own metrics: its mean is ours, and FedAdam takes its step from there. Default: the
+        strategy merges.
     probe : {"query", "evaluate"}
         How a policy that probes learns losses: our query (`flower_client.selectable`), or
         the app's own evaluation, whose metric is `probe_key`.
@@ -82,8 +98,8 @@ class SelectingStrategy(Strategy):
     same_shape : bool
         Replies must have the names and shapes of the arrays sent; False for trees.
     checkpoint : path, optional
-        Where to save the selector's state after each round; ``{round}`` is replaced by the
-        number of rounds selected.
+        Where to save the state of selector and aggregator after each round; ``{round}`` is
+        replaced by the number of rounds selected.
     restore : path, optional
         A state to continue from.
     **options
@@ -107,9 +123,10 @@ class SelectingStrategy(Strategy):
         n_clients: int | None = None,
         clients: Mapping[Any, float] | None = None,
         identity: Identity = "query",
-        features: FeatureMap | None = None,
+        features: FeatureMap | str | None = None,
         n_features: int | None = None,
         private: bool = False,
+        aggregator: str | Aggregator | None = None,
         probe: str = "query",
         probe_key: str = "eval_loss",
         loss_key: str = "train_loss",
@@ -135,7 +152,10 @@ class SelectingStrategy(Strategy):
             features=features,
             n_features=n_features,
             options=options,
+            aggregator=aggregator,
         )
+        if self.roster.aggregator is not None:
+            check_mergeable(strategy, private=private, same_shape=same_shape)
         self._patience = Patience(enough=enough, grace=grace)
         self._wait = check_number(wait, "wait", above=0)
         self._n_clients = None if n_clients is None else check_count(n_clients, "n_clients")
@@ -149,6 +169,7 @@ class SelectingStrategy(Strategy):
         self._checkpoint = None if checkpoint is None else os.fspath(checkpoint)
         self._asked: dict[int, Any] = {}  # client of each node asked in this round
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self._sent: dict[str, Any] | None = None  # the model of this round, where it is needed
         self._clock: PatientGrid | None = None
         if restore is not None:
             self.load(restore)
@@ -194,6 +215,7 @@ class SelectingStrategy(Strategy):
         self._shapes = {name: tuple(array.shape) for name, array in arrays.items()}
         if self.roster.watches and self.roster.features is None:
             self.roster.watch(arrays_of(arrays))
+        self._sent = arrays_of(arrays) if self.roster.needs_sent else None
         present = self._meet(grid)
 
         def ask(clients: list[Any]) -> dict[Any, float]:
@@ -219,17 +241,20 @@ class SelectingStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Tell the selector what came back; let the strategy aggregate what is sound."""
+        """Tell the selector what came back; merge it, or let the strategy aggregate."""
         if not self._asked:
             return self.strategy.aggregate_train(server_round, [])
         sound, answers, failed = self._judge(replies)
-        taken = self.roster.report(answers, failed)
+        taken = self.roster.report(answers, failed, self._sent)
         self._asked = {}
+        # In the order of slots: replies come in any order, and sums of floats tell.
+        good = [sound[client] for client in taken]
+        if good and self._sent is not None and self.roster.aggregator is not None:
+            replace_arrays(good, self.roster.merge(self._sent, answers))
         if self._checkpoint is not None:
             assert self.roster.selector is not None
             self.save(self._checkpoint.format(round=self.roster.selector.round))
-        # In the order of slots: replies come in any order, and sums of floats tell.
-        return self.strategy.aggregate_train(server_round, [sound[client] for client in taken])
+        return self.strategy.aggregate_train(server_round, good)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -257,7 +282,7 @@ class SelectingStrategy(Strategy):
     # -- state ------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write selector, ids and watched coordinates to one ``.npz`` file, atomically."""
+        """Write selector, aggregator, ids and watched coordinates to one ``.npz``, atomically."""
         save_state(path, self.roster.state_dict())
 
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -307,16 +332,7 @@ class SelectingStrategy(Strategy):
             (f"query.{LOSS}", "loss") if self._probe == "query" else ("evaluate", self._probe_key)
         )
         questions = [Message(content, node, kind) for node in nodes]
-        losses: dict[Any, float] = {}
-        for reply in exchange(grid, questions, self._patience):
-            client = nodes.get(reply.metadata.src_node_id)
-            try:
-                if client is None or client in losses:
-                    raise ValueError("it was not asked, or answered twice")
-                losses[client] = float(metrics_of(reply)[key])
-            except (KeyError, TypeError, ValueError) as error:
-                logger.warning("node %d told no loss: %r", reply.metadata.src_node_id, error)
-        return losses
+        return losses_of(exchange(grid, questions, self._patience), nodes, key)
 
     def _instruct(self, content: RecordDict) -> None:
         """Say in a message what the reply should hold for the selector."""

@@ -8,6 +8,7 @@ grace, checkpoints after each round) is there alone.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,20 +25,23 @@ from flwr.common import (
     EvaluateIns,
     GetPropertiesIns,
     Parameters,
+    ndarrays_to_parameters,
     parameters_to_ndarrays,
 )
 from flwr.server.strategy import Strategy
 
 from .._validation import check_count, check_number
+from ..aggregators import Aggregator
 from ..features import FeatureMap
 from ..selectors.base import Selector
+from .merging import check_no_noise
 from .roster import Answer, Newcomer, NobodyEligibleError, Roster, Round
 
 logger = logging.getLogger(__name__)
 
 
 class LegacySelectingStrategy(Strategy):
-    """Any legacy strategy: selection is cvrcore's, aggregation stays the strategy's.
+    """Any legacy strategy: selection is cvrcore's, aggregation too if you like.
 
     A client's ``get_properties`` must return its ``"partition-id"`` (or another lasting
     ``"id"``) and its ``"num-examples"``; ``fit`` the metric `loss_key`, for policies that
@@ -46,7 +50,7 @@ class LegacySelectingStrategy(Strategy):
     Parameters
     ----------
     strategy : flwr.server.strategy.Strategy
-    selector, n_select, seed, features, n_features, **options
+    selector, n_select, seed, features, n_features, aggregator, **options
         See `flower.SelectingStrategy`.
     n_clients : int, optional
         Clients to wait for before the first round. Default: one.
@@ -65,8 +69,9 @@ class LegacySelectingStrategy(Strategy):
         *,
         n_select: int | None = None,
         seed: int | np.random.SeedSequence | None = None,
-        features: FeatureMap | None = None,
+        features: FeatureMap | str | None = None,
         n_features: int | None = None,
+        aggregator: str | Aggregator | None = None,
         n_clients: int | None = None,
         loss_key: str = "train_loss",
         timeout: float = 60.0,
@@ -83,12 +88,16 @@ class LegacySelectingStrategy(Strategy):
             features=features,
             n_features=n_features,
             options=options,
+            aggregator=aggregator,
         )
+        if self.roster.aggregator is not None:
+            check_no_noise(strategy)
         self._n_clients = check_count(1 if n_clients is None else n_clients, "n_clients")
         self._loss_key, self._timeout = loss_key, check_number(timeout, "timeout", above=0)
         self._wait = check_number(wait, "wait", above=0)
         self._client_of: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
+        self._sent: list[Any] = []  # the model of this round
 
     @property
     def rounds(self) -> list[Round]:
@@ -104,7 +113,8 @@ class LegacySelectingStrategy(Strategy):
     ) -> list[tuple[Any, Any]]:
         """Pick clients, and let the strategy write their instructions."""
         self._asked = {}
-        self.roster.watch(parameters_to_ndarrays(parameters))
+        self._sent = parameters_to_ndarrays(parameters)
+        self.roster.watch(self._sent)
         self._await_clients(client_manager)
         proxies = self._meet(client_manager.all(), server_round)
 
@@ -128,7 +138,7 @@ class LegacySelectingStrategy(Strategy):
     def aggregate_fit(
         self, server_round: int, results: list[tuple[Any, Any]], failures: list[Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """Tell the selector what came back; let the strategy aggregate what is sound."""
+        """Tell the selector what came back; merge it, or let the strategy aggregate."""
         if not self._asked:
             return self.strategy.aggregate_fit(server_round, results, failures)
         sound: dict[Any, tuple[Any, Any]] = {}
@@ -148,9 +158,13 @@ class LegacySelectingStrategy(Strategy):
                 sound[client] = proxy, result
             except Exception as error:  # whatever a client can send must not end the run
                 failed[client] = str(error) or repr(error)
-        taken = self.roster.report(answers, failed)
+        taken = self.roster.report(answers, failed, self._sent)
         self._asked = {}
-        return self.strategy.aggregate_fit(server_round, [sound[c] for c in taken], failures)
+        good = [sound[client] for client in taken]
+        if good and self.roster.aggregator is not None:
+            model = ndarrays_to_parameters(list(self.roster.merge(self._sent, answers).values()))
+            good = [(who, dataclasses.replace(result, parameters=model)) for who, result in good]
+        return self.strategy.aggregate_fit(server_round, good, failures)
 
     def configure_evaluate(self, server_round: int, parameters: Any, client_manager: Any) -> Any:
         """Let the strategy do it."""

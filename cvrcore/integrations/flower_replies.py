@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import collections
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flwr.app import ArrayRecord, Message
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message
+from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
 
 from .flower_grid import reason
+from .merging import check_no_noise
+
+logger = logging.getLogger(__name__)
 
 
 def addressed(messages: list[Message], nodes: list[int]) -> list[Message]:
@@ -33,11 +40,45 @@ def arrays_of(record: ArrayRecord) -> dict[str, Any]:
     return {name: array.numpy() for name, array in record.items()}
 
 
+def replace_arrays(replies: list[Message], model: Mapping[str, NDArray[Any]]) -> None:
+    """Put `model` in place of the arrays of each reply."""
+    arrays = {name: Array(np.asarray(array)) for name, array in model.items()}
+    for reply in replies:
+        (key, *_) = reply.content.array_records
+        reply.content[key] = ArrayRecord(arrays)  # its own: FedMedian takes records apart
+
+
+def check_mergeable(strategy: Strategy, *, private: bool, same_shape: bool) -> None:
+    """Refuse settings under which an aggregator of cvrcore cannot merge a round's models."""
+    if private:
+        raise ValueError(
+            "private must be False with an aggregator, which reads whole models: secure "
+            "aggregation hides them, got True"
+        )
+    if not same_shape:
+        raise ValueError("same_shape must be True with an aggregator, got False")
+    check_no_noise(strategy)
+
+
 def metrics_of(reply: Message) -> dict[str, Any]:
     """Return the first metric record of a reply; an error reply is a ValueError."""
     if reply.has_error():
         raise ValueError(reason(reply))
     return dict(next(iter(reply.content.metric_records.values()), {}))
+
+
+def losses_of(replies: Iterable[Message], nodes: Mapping[int, Any], key: str) -> dict[Any, float]:
+    """Return the metric `key` of each client; `nodes` says who was asked, and where."""
+    losses: dict[Any, float] = {}
+    for reply in replies:
+        client = nodes.get(reply.metadata.src_node_id)
+        try:
+            if client is None or client in losses:
+                raise ValueError("it was not asked, or answered twice")
+            losses[client] = float(metrics_of(reply)[key])
+        except (KeyError, TypeError, ValueError) as error:
+            logger.warning("node %d told no loss: %r", reply.metadata.src_node_id, error)
+    return losses
 
 
 def check_weight(metrics: Mapping[str, Any], key: str | None) -> None:

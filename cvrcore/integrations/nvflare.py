@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.app_event_type import AppEventType
 
 from .._validation import check_count, check_number
+from ..aggregators import Aggregator
 from ..features import FeatureMap
 from ..selectors.base import Selector
 from ..state import load_state, save_state
 from .backoff import Backoff
-from .nvflare_tasks import AskingController
+from .nvflare_tasks import AskingController, check_initial
 from .roster import Answer, Newcomer, NobodyEligibleError, Roster, Round
 
 #: What a client says of itself, in the ``meta`` of its answer to an introduction.
@@ -34,7 +35,7 @@ LOSS_STATISTIC = "loss_statistic"
 
 
 class SelectingController(AskingController):
-    """FedAvg on NVFlare: selection is cvrcore's, aggregation and persistence NVFlare's.
+    """FedAvg on NVFlare: selection is cvrcore's, aggregation too if you like.
 
     Clients answer ``train`` tasks as ever. Errors, time-outs and unsound answers are told to
     the selector as failed, and the round goes on with the others. Arguments are plain values,
@@ -61,9 +62,9 @@ class SelectingController(AskingController):
         A task, such as ``"validate"``, sent to clients when they are first met; the ``meta``
         of the answer says ``n_samples`` and, for policies that want them, ``label_counts``.
         One that does not is asked again 1, 2, 4, ... rounds later.
-    features : FeatureMap, optional
-        What the policy watches of a model; like a ready selector, for subclasses. Default:
-        the last layer.
+    features : FeatureMap or "update", optional
+        What the policy watches of a model. Default: the last layer; with "update" what a
+        client changed of it. A FeatureMap is, like a ready selector, for subclasses.
     n_features : int, optional
         Watch only that many coordinates of the last layer, drawn with `seed`.
     task, probe : str
@@ -82,11 +83,13 @@ class SelectingController(AskingController):
         others. Default: wait for all, until `timeout`. Neither changes who is asked.
     wait : float
         Seconds to wait for clients to connect, and to introduce themselves.
-    aggregator : ModelAggregator, optional
-        Default: `BaseFedAvg.aggregate_fn`, the mean weighted by steps.
+    aggregator : str, Aggregator or ModelAggregator, optional
+        Who merges the models of a round: one of `cvrcore.aggregators`, by name or, in a
+        subclass, ready; or NVFlare's kind. Default: `BaseFedAvg.aggregate_fn`, the mean
+        weighted by steps. With ours, metrics are still averaged by that.
     checkpoint : path, optional
-        Where to save the selector's state after each round, in the folder of the job unless
-        absolute; ``{round}`` is replaced by the number of rounds selected.
+        Where to save the state of selector and aggregator after each round, in the folder of
+        the job unless absolute; ``{round}`` is replaced by the number of rounds selected.
     restore : path, optional
         A state to continue from.
     record : path, optional
@@ -118,7 +121,7 @@ class SelectingController(AskingController):
         n_clients: int | None = None,
         clients: Mapping[str, float] | None = None,
         introduce: str | None = None,
-        features: FeatureMap | None = None,
+        features: FeatureMap | str | None = None,
         n_features: int | None = None,
         task: str = "train",
         probe: str = "validate",
@@ -165,6 +168,7 @@ class SelectingController(AskingController):
             features=features,
             n_features=n_features,
             options=options,
+            aggregator=aggregator if isinstance(aggregator, (str, Aggregator)) else None,
         )
         self._shy = Backoff()
 
@@ -181,6 +185,8 @@ class SelectingController(AskingController):
         if model is None:  # NVFlare has panicked, and said why
             return
         model.start_round, model.total_rounds = self.start_round, self.num_rounds
+        if self.roster.aggregator is not None:
+            check_initial(model, self.roster.aggregator)
         if self.roster.watches:
             if not model.params:
                 raise ValueError(
@@ -223,11 +229,11 @@ class SelectingController(AskingController):
                 answers[name] = self._read(model, result, self._arrivals[name] - began)
             except Exception as error:  # whatever a client can send must not end the run
                 failed[name] = str(error) or repr(error)
-        taken = self.roster.report(answers, failed)
+        taken = self.roster.report(answers, failed, model.params or None)
         # In the order of slots: answers come in any order, and sums of floats tell.
         if taken:
             sound = [results[name] for name in taken]
-            merged = self.aggregate(sound, aggregate_fn=self._merge if self.aggregator else None)
+            merged = self.aggregate(sound, aggregate_fn=self._merging(model, answers))
             model = self.update_model(model, merged)
             if self.persistor:
                 self.save_model(model)
@@ -254,6 +260,21 @@ class SelectingController(AskingController):
             loss=None if loss is None else float(loss),
             seconds=max(seconds, 1e-9) if self.durations else None,
         )
+
+    def _merging(
+        self, model: FLModel, answers: Mapping[str, Answer]
+    ) -> Callable[[list[FLModel]], FLModel] | None:
+        """Return what turns the round's results into one; None: NVFlare's own mean."""
+        if self.roster.aggregator is None:
+            return self._merge if self.aggregator else None
+
+        def merge(results: list[FLModel]) -> FLModel:
+            params = self.roster.merge(model.params, answers)
+            merged: FLModel = self.aggregate_fn(results)  # for its metrics and what it notes
+            merged.params, merged.params_type = params, ParamsType.FULL
+            return merged
+
+        return merge
 
     def _merge(self, results: list[FLModel]) -> FLModel:
         self.aggregator.reset_stats()

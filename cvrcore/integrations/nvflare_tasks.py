@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from .extras import require
 
 require("nvflare", "2.5", "nvflare")  # the first with ModelController and BaseFedAvg
@@ -15,6 +17,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.workflows.base_fedavg import BaseFedAvg
 
 from .._validation import check_count, check_number
+from ..aggregators import Aggregator
 
 
 class AskingController(BaseFedAvg):
@@ -96,3 +99,17 @@ class AskingController(BaseFedAvg):
         """Wait a moment; return whether to go on."""
         time.sleep(self._task_check_period)
         return not self.abort_signal.triggered
+
+
+def check_initial(model: FLModel, aggregator: Aggregator) -> None:
+    """Refuse an initial model that an aggregator of cvrcore cannot start from."""
+    if not model.params:
+        raise ValueError(
+            f"the persistor must give an initial model to aggregator {aggregator.name!r}; got none"
+        )
+    for name, array in model.params.items():
+        if not isinstance(array, (np.ndarray, np.generic)):
+            raise ValueError(
+                f"the persistor must give NumPy arrays to aggregator {aggregator.name!r}, got "
+                f"{type(array).__name__} as {name!r}"
+            )

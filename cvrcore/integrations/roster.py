@@ -14,11 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from .._validation import check_choice
+from ..aggregators import Aggregator
 from ..features import FeatureMap, Model
 from ..ids import IdMap
 from ..selectors import make_selector, policy_class
 from ..selectors.base import Selector
 from .answers import Answer, Newcomer, NobodyEligibleError, Round, read_answer, stacked
+from .merging import as_aggregator, check_change, merged, restore_aggregator
 
 __all__ = ["Answer", "Newcomer", "NobodyEligibleError", "Roster", "Round"]
 
@@ -36,12 +39,15 @@ class Roster:
     n_select : int, optional
         Clients a round; required with a name.
     seed : int, SeedSequence or None
-    features : FeatureMap, optional
-        What the policy watches of a model. Default: the last layer of the first model.
+    features : FeatureMap or "update", optional
+        What the policy watches of a model. Default: the last layer of the first model; with
+        "update" what a client changed of it, see `FeatureMap.updates`.
     n_features : int, optional
         Watch only that many coordinates of the last layer.
     options : mapping, optional
         Further arguments of the policy.
+    aggregator : str or Aggregator, optional
+        Who merges models, by name or a ready one; its state is saved with the selector's.
 
     Attributes
     ----------
@@ -49,6 +55,7 @@ class Roster:
         None until the first clients are met.
     ids : IdMap
     features : FeatureMap or None
+    aggregator : Aggregator or None
     rounds : list of Round
         One record per round, oldest first.
 
@@ -70,10 +77,12 @@ class Roster:
         *,
         n_select: int | None = None,
         seed: int | np.random.SeedSequence | None = None,
-        features: FeatureMap | None = None,
+        features: FeatureMap | str | None = None,
         n_features: int | None = None,
         options: Mapping[str, Any] | None = None,
+        aggregator: str | Aggregator | None = None,
     ) -> None:
+        self.aggregator = as_aggregator(aggregator)
         self.selector: Selector | None = None
         if isinstance(selector, Selector):
             if n_select is not None or seed is not None or options:
@@ -93,7 +102,10 @@ class Roster:
         self._options = dict(options or {})
         self._feature_seed = seed if isinstance(seed, int) else 0
         self._n_features = n_features
-        self.features = features
+        if isinstance(features, str):
+            check_choice(features, "features", ("update",))
+        self._updates = isinstance(features, str)
+        self.features = None if isinstance(features, str) else features
         self.ids = IdMap()
         self.rounds: list[Round] = []
         self._open: Round | None = None
@@ -102,6 +114,11 @@ class Roster:
     def watches(self) -> bool:
         """Whether the policy watches models."""
         return "n_features" in self._named
+
+    @property
+    def needs_sent(self) -> bool:
+        """Whether `report` must be told the model that was sent."""
+        return self.aggregator is not None or (self._updates and self.watches)
 
     @property
     def wants_label_counts(self) -> bool:
@@ -121,7 +138,8 @@ class Roster:
             self.features = FeatureMap.last_layer(model, self._n_features, self._feature_seed)
         if self.features is None:
             return
-        if self.selector is None and "initial" in self._named:
+        # Of a client never seen: the first model, or no update at all, the policy's default.
+        if self.selector is None and "initial" in self._named and not self._updates:
             self._options.setdefault("initial", self.features.extract(model))
         wanted = getattr(self.selector, "n_features", self.features.n_features)
         if wanted != self.features.n_features:
@@ -189,12 +207,16 @@ class Roster:
         return picked
 
     def report(
-        self, answers: Mapping[Any, Answer], failed: Mapping[Any, str] | None = None
+        self,
+        answers: Mapping[Any, Answer],
+        failed: Mapping[Any, str] | None = None,
+        sent: Model | None = None,
     ) -> list[Any]:
         """Tell what came back from the round; who is in neither gave no answer in time.
 
-        An answer of another shape, with NaN, or without what the policy needs counts as
-        failed. Strangers are logged and left out.
+        An answer of another shape, with NaN, without what the policy needs, or with a model
+        that the aggregator cannot merge with the one `sent` counts as failed. Strangers are
+        logged and left out. `sent` is needed for the aggregator, and to watch updates.
 
         Returns
         -------
@@ -204,6 +226,11 @@ class Roster:
         record, selector = self._open, self.selector
         if record is None or selector is None:
             raise ValueError("report must follow choose: no round is open")
+        if sent is None and self.needs_sent:
+            raise ValueError("sent must be given to an aggregator, or to watch updates, got None")
+        before = None
+        if sent is not None and self.features is not None and self._updates:
+            before = self.features.extract(sent)
         picked = set(record.selected)
         for id in [*answers, *(failed or {})]:
             if id not in picked:
@@ -214,9 +241,12 @@ class Roster:
             try:
                 if id not in answers:
                     raise ValueError("no answer in time")
-                news[id] = read_answer(
-                    answers[id], self.features, self.watches, self.loss_statistic
-                )
+                row = read_answer(answers[id], self.features, self.watches, self.loss_statistic)
+                if before is not None:
+                    row["models"] = row["models"] - before
+                if self.aggregator is not None and sent is not None:
+                    check_change(answers[id].model or {}, sent)
+                news[id] = row
             except (TypeError, ValueError) as error:
                 why[id] = str(error)
         if any(row["durations"] is None for row in news.values()):
@@ -233,23 +263,46 @@ class Roster:
         self._open = None
         return list(news)
 
+    def merge(self, sent: Model, answers: Mapping[Any, Answer]) -> dict[str, Any]:
+        """Return what the aggregator makes of the last round's answers, by name of array.
+
+        Parameters
+        ----------
+        sent : list or dict of arrays
+            The model that was sent, as told to `report`.
+        answers : mapping
+            Of all that `report` has taken, with their models.
+        """
+        if self.aggregator is None or self.selector is None or not self.rounds:
+            raise ValueError("merge must follow report, with an aggregator")
+        last = self.rounds[-1]
+        models = [answers[id].model or {} for id in last.reported]
+        slots, weights = self.ids.slots(last.reported), self.selector.weights
+        return merged(self.aggregator, sent, models, slots, weights, last.selection)
+
     # -- state ------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return selector, ids and watched coordinates as arrays and plain values."""
+        """Return selector, ids, watched coordinates and aggregator as plain values and arrays."""
         return {
+            "aggregator": None if self.aggregator is None else self.aggregator.state_dict(),
             "selector": None if self.selector is None else self.selector.state_dict(),
             "ids": self.ids.state_dict(),
             "features": None if self.features is None else self.features.state_dict(),
+            "updates": self._updates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned, of the same policy."""
+        """Take back what `state_dict` returned, of the same policy and aggregator."""
         try:
             saved = state["selector"]
             selector = None if saved is None else self._policy.from_state_dict(saved)
             ids, features = IdMap.from_state_dict(state["ids"]), state["features"]
             watched = None if features is None else FeatureMap.from_state_dict(features)
+            if bool(state.get("updates", False)) != self._updates:
+                wanted = "must not be" if self._updates else "must be"
+                raise ValueError(f"features {wanted} 'update', as in the saved state")
+            restore_aggregator(self.aggregator, state.get("aggregator"))  # the last to fail
         except (KeyError, TypeError) as error:
             raise ValueError(f"state is incomplete or malformed: {error!r}") from error
         self.selector = selector if selector is not None else self.selector
