@@ -45,7 +45,8 @@ def check_change(model: Model, sent: Model) -> None:
     """
     found, wanted = _by_name(model), _by_name(sent)
     if set(found) != set(wanted):
-        raise ValueError(f"its arrays must be {', '.join(wanted)}, got {', '.join(found)}")
+        names = ", ".join(found) or "none"
+        raise ValueError(f"its arrays must be {', '.join(wanted)}, got {names}")
     for name, before in wanted.items():
         after = found[name]
         if after.dtype.kind not in "biuf":

@@ -303,7 +303,7 @@ class Roster:
                 wanted = "must not be" if self._updates else "must be"
                 raise ValueError(f"features {wanted} 'update', as in the saved state")
             restore_aggregator(self.aggregator, state.get("aggregator"))  # the last to fail
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"state is incomplete or malformed: {error!r}") from error
         self.selector = selector if selector is not None else self.selector
         self.ids, self.features, self._open = ids, watched, None

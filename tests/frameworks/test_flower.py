@@ -234,19 +234,24 @@ def test_probe_by_the_apps_own_evaluation():
     assert not any(m.metadata.message_type == "query.cvrcore_loss" for m in grid.pushed)
 
 
-def test_documented_snippets_run():
-    """docs/flower.md, its client and its server, as printed."""
+def test_documented_snippets_run(tmp_path, monkeypatch):
+    """docs/flower.md, its client, its server and its aggregator, as printed."""
     import re
     from pathlib import Path
 
     text = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
-    server, client = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    server, client, merging = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     app = make_app(introduced=False)
     exec(client, {"app": app, "load_data": lambda k: [0] * SIZES[k]})
     names = {"initial_arrays": record(INITIAL)}
     exec(server, names)
     names["server"](grid=(grid := FakeGrid(app)), context=None)
     assert len(grid.trained()) == 5 * 4
+    exec(merging, names)
+    run(names["strategy"], rounds=2)
+    assert names["strategy"].roster.aggregator.name == "memory"
+    assert (tmp_path / "selector-2.npz").exists()
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -1,6 +1,8 @@
 """Aggregators of cvrcore inside NVFlare's controller."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -174,6 +176,15 @@ def test_name_travels_in_a_job(tmp_path):
     again = SelectingController(**workflow["args"])
     assert again.roster.aggregator.name == "memory"
     assert again.features == "update"
+
+
+def test_documented_snippet_runs():
+    """docs/nvflare.md, its aggregator, as printed."""
+    text = (Path(__file__).parents[2] / "docs" / "nvflare.md").read_text()
+    _, snippet = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names = {"SelectingController": SelectingController}
+    exec(snippet, names)
+    assert names["controller"].roster.aggregator.name == "memory"
 
 
 def test_unknown_name_is_refused():
