@@ -17,6 +17,7 @@ import nvflare_digits as example  # noqa: E402
 import softmax_digits as digits  # noqa: E402
 
 import cvrcore  # noqa: E402
+from cvrcore.aggregators import make_aggregator  # noqa: E402
 from cvrcore.features import FeatureMap  # noqa: E402
 from cvrcore.selectors import policy_class  # noqa: E402
 
@@ -58,7 +59,7 @@ def whole(capfd, tmp_path):
     return run
 
 
-def own_loop(policy, rounds, seed=0):
+def own_loop(policy, rounds, seed=0, aggregator="sizes"):
     """The same federation by hand: ten lines of server."""
     model, names = digits.initial_model(), [f"site-{k + 1}" for k in range(N)]
     sizes = [digits.size(k, N) for k in range(N)]
@@ -69,11 +70,11 @@ def own_loop(policy, rounds, seed=0):
         options = {"warmup": 2, "n_features": watched.n_features, "initial": first}
     statistic = policy_class(policy).loss_statistic
     selector = cvrcore.make_selector(policy, N, 2, weights=sizes, seed=seed, **options)
-    picks = []
+    picks, merging = [], make_aggregator(aggregator)
     for _ in range(rounds):
         asked = selector.probe()
         losses = None if asked is None else [digits.loss(model, k, N) for k in asked]
-        clients = selector.select(losses=losses).clients
+        clients = (selection := selector.select(losses=losses)).clients
         trained = {k: digits.train(model, k, N) for k in clients}
         news = {}
         if watched:
@@ -81,8 +82,8 @@ def own_loop(policy, rounds, seed=0):
         if statistic:
             news["losses"] = [digits.loss(model, k, N, statistic) for k in clients]
         selector.observe(clients, **news)
-        total = sum(sizes[k] for k in clients)
-        model = sum(trained[k] * np.float32(sizes[k] / total) for k in sorted(clients))
+        back = [[trained[k]] for k in sorted(clients)]
+        (model,) = merging.aggregate([model], back, sorted(clients), sizes, selection)
         picks.append([names[k] for k in clients])
     return picks, model
 
@@ -109,6 +110,14 @@ def test_probes_and_losses_reach_the_policy(whole, policy):
         lambda folder: example.simulate(str(folder), policy, rounds=4, seed=3, wait=20.0)
     )
     assert selected(rounds) == own_loop(policy, 4, seed=3)[0]
+
+
+def test_our_aggregator_merges_as_in_our_own_loop(whole):
+    settings = {"rounds": 4, "wait": 20.0, "aggregator": "memory", "checkpoint": "state.npz"}
+    rounds, theirs = whole(lambda folder: example.simulate(str(folder), **settings))
+    picks, model = own_loop("fedcvr-bolt", 4, aggregator="memory")
+    assert selected(rounds) == picks
+    np.testing.assert_allclose(theirs, model, rtol=1e-4, atol=1e-5)
 
 
 def moody_job(folder):
