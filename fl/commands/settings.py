@@ -21,8 +21,7 @@ def option(text: str, *names: str, default: str) -> Any:
 
 DATASETS = "digits, mnist, fashion-mnist, cifar10, cifar100, synthetic or regression"
 METHODS = (
-    "fedavg, power-of-choice, active, fedprox, ifca, fesem, fedcbs, oort, fedcvr-bolt, or our own "
-    "cvr-steady"
+    "fedavg, power-of-choice, active, fedprox, ifca, fesem, fedcbs, oort, fedcvr-bolt or cvr-steady"
 )
 Dataset = Annotated[str | None, option(f"Data set: {DATASETS}.", "--dataset", default="digits")]
 Preset = Annotated[str | None, option("paper or scripts.", "--preset", default="paper")]

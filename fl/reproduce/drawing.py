@@ -107,7 +107,8 @@ def _label(axes: Axes, experiment: dict[str, Any], row: str, low: float) -> None
     else:
         axes.set_yscale("log")
     axes.set_title(
-        f"{experiment['title']}: {row}; running mean of {SMOOTH} rounds; (seeds)", fontsize=9
+        f"{experiment['title']}: {row}\nrunning mean of {SMOOTH} rounds; in brackets: seeds",
+        fontsize=9,
     )
     axes.grid(alpha=0.3)
     for side in ("top", "right"):

@@ -83,7 +83,7 @@ def draw_ladder(folder: Path, baseline: str) -> list[str]:
         left.invert_yaxis()
         left.set_xlabel("last five, %; band: 95 % interval of the paired difference", fontsize=8)
         right.barh(list(places), [row["spread"] or 0.0 for row in parts], color="#E69F00")
-        right.set_xlabel("spread of the last ten evaluations, points", fontsize=8)
+        right.set_xlabel("spread of the last ten, points", fontsize=8)
         for axes in (left, right):
             axes.grid(alpha=0.3, axis="x")
             axes.tick_params(axis="x", labelsize=8)
