@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 pytest.importorskip("flwr", reason="flwr is not installed here: run `make test-frameworks`")
 
+from by_hand import rounds_by_hand
 from flower_fakes import (
     INITIAL,
     N_CLIENTS,
@@ -30,9 +31,7 @@ from flwr.serverapp.strategy import (
 from test_flower_legacy import make_manager
 from test_flower_legacy import run as run_legacy
 
-import cvrcore
 from cvrcore.aggregators import AGGREGATORS, make_aggregator
-from cvrcore.features import FeatureMap
 from cvrcore.integrations.flower import SelectingStrategy
 from cvrcore.integrations.flower_client import Reveal
 from cvrcore.integrations.flower_legacy import LegacySelectingStrategy
@@ -40,29 +39,13 @@ from cvrcore.integrations.flower_legacy import LegacySelectingStrategy
 
 def plain_loop(aggregator, rounds=6, updates=False):
     """FedCVR-Bolt and an aggregator by hand: picks, and the last model."""
-    features = FeatureMap.last_layer(INITIAL)
-    initial = {} if updates else {"initial": features.extract(INITIAL)}
-    selector = cvrcore.make_selector(
-        "fedcvr-bolt", N_CLIENTS, 4, weights=SIZES[:N_CLIENTS], seed=7, warmup=2, n_features=10,
-        **initial,
-    )  # fmt: skip
-    model, found = INITIAL, []
-    for _ in range(rounds):
-        selection = selector.select()
-        found.append(selection.clients.tolist())
-        clients = np.sort(selection.clients)
-        models = [trained(model, int(k)) for k in clients]
-        watched = features.updates(models, model) if updates else features.extract_all(models)
-        selector.observe(clients, watched)
-        arrays = aggregator.aggregate(
-            list(model.values()),
-            [list(one.values()) for one in models],
-            clients,
-            selector.weights,
-            selection,
+    done = list(
+        rounds_by_hand(
+            aggregator, INITIAL, lambda k, model, t: trained(model, k), SIZES[:N_CLIENTS], 4, 7,
+            rounds, updates,
         )
-        model = dict(zip(model, arrays, strict=True))
-    return found, model
+    )  # fmt: skip
+    return [clients.tolist() for clients, _ in done], done[-1][1]
 
 
 def assert_models_agree(arrays, model):

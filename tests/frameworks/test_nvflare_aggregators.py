@@ -10,14 +10,13 @@ from numpy.testing import assert_array_equal
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'cvrcore[nvflare]'")
 
+from by_hand import rounds_by_hand  # noqa: E402
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType  # noqa: E402
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils  # noqa: E402
 from nvflare.job_config.api import FedJob  # noqa: E402
 from test_nvflare import NAMES, Controller, honest, picks, quiet_context, trained  # noqa: E402
 
-import cvrcore  # noqa: E402
 from cvrcore.aggregators import AGGREGATORS, make_aggregator  # noqa: E402
-from cvrcore.features import FeatureMap  # noqa: E402
 from cvrcore.integrations.nvflare import SelectingController  # noqa: E402
 
 __all__ = ["quiet_context"]  # a fixture that acts by itself
@@ -53,31 +52,13 @@ def plain_start():
 
 def plain_loop(aggregator, rounds=8, updates=False):
     """FedCVR-Bolt and an aggregator by hand: picks, and the model after each round."""
-    model = plain_start()
-    features = FeatureMap.last_layer(model)
-    initial = {} if updates else {"initial": features.extract(model)}
-    selector = cvrcore.make_selector(
-        "fedcvr-bolt", 7, 3, weights=list(SIZES.values()), seed=0, warmup=2,
-        n_features=features.n_features, **initial,
-    )  # fmt: skip
-    found, after = [], []
-    for t in range(rounds):
-        selection = selector.select()
-        found.append([NAMES[k] for k in selection.clients])
-        clients = np.sort(selection.clients)
-        models = [trained(NAMES[k], model, t) for k in clients]
-        watched = features.updates(models, model) if updates else features.extract_all(models)
-        selector.observe(clients, watched)
-        arrays = aggregator.aggregate(
-            list(model.values()),
-            [list(one.values()) for one in models],
-            clients,
-            selector.weights,
-            selection,
+    done = list(
+        rounds_by_hand(
+            aggregator, plain_start(), lambda k, model, t: trained(NAMES[k], model, t),
+            list(SIZES.values()), 3, 0, rounds, updates,
         )
-        model = dict(zip(model, arrays, strict=True))
-        after.append(model)
-    return found, after
+    )  # fmt: skip
+    return [[NAMES[k] for k in clients] for clients, _ in done], [model for _, model in done]
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)
