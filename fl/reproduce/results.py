@@ -140,13 +140,12 @@ def _cost(runs: Sequence[History], target: float | None, scale: float) -> Row:
     reached = [number for number in rounds if number is not None]
     shared = [h.last_five("consensus_accuracy") for h in runs]
     drift = [h.summary()["tv_mean"] for h in runs]
-    tails = [h.column(h.metric)[1][-50:] for h in runs]
     return {
         "target": target,
         "rounds_to_target": _mean(reached),
         "reached": len(reached) if target is not None and runs else None,
-        "swing": _mean([scale * float(np.std(tail, ddof=1)) for tail in tails if len(tail) > 1]),
-        "spread": _mean([scale * float(np.std(t[-10:], ddof=1)) for t in tails if len(t) > 1]),
+        "swing": _mean([deviation(h, 50, scale) for h in runs]),
+        "spread": _mean([deviation(h, 10, scale) for h in runs]),
         "worst_decile": _mean([scale * _value(h.last_five("worst_decile")) for h in runs]),
         "consensus": _mean([scale * value for value in shared if value is not None]),
         "tv_mean": _mean([value for value in drift if value is not None]),
@@ -157,6 +156,12 @@ def _cost(runs: Sequence[History], target: float | None, scale: float) -> Row:
         "select_ms": _mean([1e3 * h.seconds("select") / len(h) for h in runs]),
         "merge_ms": _mean([1e3 * h.seconds("merge") / len(h) for h in runs]),
     }
+
+
+def deviation(history: History, count: int, scale: float) -> float | None:
+    """Return the standard deviation of the last `count` evaluations; None for a single one."""
+    tail = history.column(history.metric)[1][-count:]
+    return scale * float(np.std(tail, ddof=1)) if len(tail) > 1 else None
 
 
 def megabytes(history: History, rounds: int | None) -> float | None:

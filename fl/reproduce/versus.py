@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ..history import History
-from .results import Row, histories, interval, megabytes, read_experiment, same_protocol, scale_of
-
-Runs = Mapping[int, History]
+from .results import (
+    Row,
+    deviation,
+    histories,
+    interval,
+    megabytes,
+    read_experiment,
+    same_protocol,
+    scale_of,
+)
 
 
 def measures(target: float | None, scale: float) -> dict[str, Callable[[History], float | None]]:
     """Return what is compared, by name: a number of a run, or None where it has none."""
-
-    def spread(run: History) -> float | None:
-        tail = run.column(run.metric)[1][-10:]
-        return scale * float(np.std(tail, ddof=1)) if len(tail) > 1 else None
 
     def scaled(value: float | None) -> float | None:
         return None if value is None else scale * value
@@ -28,7 +31,7 @@ def measures(target: float | None, scale: float) -> dict[str, Callable[[History]
 
     return {
         "last_five": lambda run: scaled(run.last_five()),
-        "spread": spread,
+        "spread": lambda run: deviation(run, 10, scale),
         "worst_decile": lambda run: scaled(run.last_five("worst_decile")),
         "rounds_to_target": rounds,
         "megabytes_to_target": lambda run: megabytes(run, rounds(run)),
