@@ -40,7 +40,7 @@ def run_ours(benchmark, steady, rounds):
     ("turn", "kind", "who"), list(itertools.product(range(7), KINDS, ("ours", *THREADS)))
 )
 def test_small_round(benchmark, turn, kind, who):
-    """Ours and the peer in turn; the middle of the turns' ratios counts, see `bench.core`."""
+    """Ours and the peer in turn: a host that slows down slows both. Means over all turns count."""
     benchmark.group = f"round K=100 {kind}"
     if who == "ours":
         benchmark.name = "ours"
