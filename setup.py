@@ -12,7 +12,15 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-SUBJECTS = ("_affinity", "_covariance", "_kmeans", "_lloyd", "_scores", "_subspace")
+SUBJECTS = (
+    "_affinity",
+    "_covariance",
+    "_groups",
+    "_kmeans",
+    "_lloyd",
+    "_scores",
+    "_subspace",
+)
 # No contraction and no fast-math: a fused or reordered sum would differ from Numba's.
 FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 if os.name == "nt":

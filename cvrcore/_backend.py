@@ -25,6 +25,7 @@ KERNELS = {
     "read_base": "_covariance",
     "regression_residual": "_covariance",
     "scaled_residual": "_covariance",
+    "sort_by_label": "_groups",
     "kmeans": "_kmeans",
     "add_points": "_lloyd",
     "nearest_centres": "_lloyd",

@@ -110,10 +110,16 @@ def _as_float(value: ArrayLike, name: str, dtype: Any = None) -> Float:
         return np.ascontiguousarray(array, dtype=dtype)
 
 
-def check_finite(array: Float, name: str) -> None:
-    """Refuse NaN and Inf, naming the first offender."""
+def check_finite(array: Float, name: str, limit: float = math.inf) -> None:
+    """Refuse NaN and Inf, naming the first offender, and what lies beyond `limit`."""
+    if not array.size:
+        return
     # Extremes are found in one pass and no temporary, and NaN is passed on as one.
-    if not array.size or (math.isfinite(array.max()) and math.isfinite(array.min())):
+    highest, lowest = float(array.max()), float(array.min())
+    if math.isfinite(highest) and math.isfinite(lowest):
+        peak = max(highest, -lowest)
+        if peak > limit:
+            raise ValueError(f"{name} must stay within {limit:.3g}, got {peak:.3g}")
         return
     bad = np.argwhere(~np.isfinite(array))
     if bad.size:
@@ -126,6 +132,7 @@ def check_matrix(
     name: str,
     shape: tuple[int | None, int | None] = (None, None),
     dtype: Any = None,
+    limit: float = math.inf,
 ) -> Float:
     """Return a finite 2-D float array of the wanted shape (None: any size above 0)."""
     array = _as_float(value, name, dtype)
@@ -134,19 +141,23 @@ def check_matrix(
         raise ValueError(f"{name} must have shape ({wanted}), got {array.shape}")
     if array.size == 0 and None in shape:
         raise ValueError(f"{name} must not be empty, got shape {array.shape}")
-    check_finite(array, name)
+    check_finite(array, name, limit)
     return array
 
 
 def check_vector(
-    value: ArrayLike, name: str, length: int | None = None, dtype: Any = np.float64
+    value: ArrayLike,
+    name: str,
+    length: int | None = None,
+    dtype: Any = np.float64,
+    limit: float = math.inf,
 ) -> Float:
     """Return a finite 1-D float array, of `length` if given."""
     array = _as_float(value, name, dtype)
     if array.ndim != 1 or (length is not None and array.shape[0] != length):
         wanted = "any" if length is None else str(length)
         raise ValueError(f"{name} must have shape ({wanted},), got {array.shape}")
-    check_finite(array, name)
+    check_finite(array, name, limit)
     return array
 
 

@@ -78,7 +78,7 @@ class Estimator:
 
         def residuals(start: int, stop: int) -> None:
             clients, others = pairs.clients[start:stop], pairs.others[start:stop]
-            news = (rows, clients, others, slot.weight, slot.block, slot.index)
+            news = (rows, clients, others, slot.weight, slot.block, slot.place)
             totals = (alpha, *sums[start // chunk])
             if coefficients is not None:
                 _backend.scaled_residual(coefficients[start:stop], *news, *totals)
@@ -92,7 +92,7 @@ class Estimator:
 
         run_chunks(residuals, pairs.clients.size, chunk)
         # Only now: in a full window the place held a residual of representatives till here.
-        slot.block[pairs.alone, slot.index] = 0.0
+        slot.block[pairs.alone, slot.place] = 0.0
         projection, squares = sums[0] if n_chunks == 1 else sums.sum(axis=0)
         keep, gain = 1.0 - rate, rate / slot.weight**2
         self._torn = True  # until everything that follows is done
@@ -104,7 +104,7 @@ class Estimator:
                 self.moment,
                 self.diagonal,
                 slot.block,
-                slot.index,
+                slot.place,
                 projection,
                 keep,
                 gain,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from ._validation import Float, Ids
-from .sampling import order_of
+from .sampling import sort_by_label
 
 
-@dataclasses.dataclass(frozen=True)
-class Pairs:
+class Pairs(NamedTuple):
     """Clients k whose C_kj is wanted, with their representative j, equal j together."""
 
     clients: Ids
@@ -22,17 +20,10 @@ class Pairs:
     @classmethod
     def of(cls, representative: Ids) -> Pairs:
         """Pair each client that has a representative, and is none, with it."""
-        if representative.size > 1000:  # ranks of representatives are small: sorted by radix
-            heads = np.flatnonzero(representative == np.arange(representative.size))
-            rank = np.zeros(representative.size + 1, dtype=np.int64)
-            rank[heads] = np.arange(heads.size)
-            rank[-1] = heads.size  # of those without one
-            order = order_of(rank[representative])
-        else:
-            order = representative.argsort(kind="stable")
-        others = representative[order]
-        paired = (others >= 0) & (others != order)
-        return cls(order[paired], others[paired], order[~paired])
+        n_clients = representative.size
+        paired = (representative >= 0) & (representative != np.arange(n_clients))
+        clients, _, _ = sort_by_label(representative, paired, n_clients)
+        return cls(clients, representative[clients], (~paired).nonzero()[0])
 
 
 class PairCache:

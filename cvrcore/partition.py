@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,7 @@ def warm_effort(n_clients: int, updates: int) -> Effort:
     return Effort(restarts=0, swaps=often if often else int(updates % 4 == 0))
 
 
-@dataclasses.dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """What a partition is made of."""
 
     rows: Float  # (n_clients, n_features)

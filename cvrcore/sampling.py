@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from . import _backend
 from ._validation import (
     Float,
     Ids,
@@ -27,15 +27,15 @@ LAWS: Final = ("boltzmann", "argmax", "uniform")
 _TIE = 1e-9  # scores this close, relative to the largest, are equal: no backend decides
 
 
-def order_of(labels: Ids) -> Ids:
-    """Return ids sorted by label, equal labels in the order of ids."""
-    if labels.size > 1000 and labels.max() < 1 << 15:
-        return labels.astype(np.int16).argsort(kind="stable")  # by radix: no comparisons
-    return labels.argsort(kind="stable")
+def sort_by_label(labels: Ids, kept: Mask, n_labels: int) -> tuple[Ids, Ids, Ids]:
+    """Return ids of kept clients by label, where each label's begin, and how many they are."""
+    order = np.empty(labels.size, dtype=np.int64)
+    starts, sizes = np.empty((2, n_labels), dtype=np.int64)
+    n_kept = _backend.sort_by_label(labels, kept.view(np.uint8), order, starts, sizes)
+    return order[:n_kept], starts, sizes
 
 
-@dataclasses.dataclass(frozen=True)
-class Groups:
+class Groups(NamedTuple):
     """Eligible clients, sorted by coalition."""
 
     members: Ids  # eligible ids, those of one coalition together
@@ -46,15 +46,12 @@ class Groups:
     @classmethod
     def of(cls, coalitions: Ids, eligible: Mask) -> Groups:
         """Sort eligible clients by coalition."""
-        order = order_of(coalitions)
-        if not eligible.all():
-            order = order[eligible[order]]
-        group = coalitions[order]
-        sizes = np.bincount(group)
-        if not sizes.all():
-            sizes = sizes[sizes > 0]
-            group = np.repeat(np.arange(sizes.size), sizes)
-        return cls(order, group, sizes.cumsum() - sizes, sizes)
+        members, starts, sizes = sort_by_label(coalitions, eligible, int(coalitions.max()) + 1)
+        if sizes.all():
+            return cls(members, coalitions[members], starts, sizes)
+        found = sizes > 0
+        starts, sizes = starts[found], sizes[found]
+        return cls(members, np.repeat(np.arange(sizes.size), sizes), starts, sizes)
 
     def spread(self, per_group: Float) -> Float:
         """Repeat one value per coalition for each of its members."""

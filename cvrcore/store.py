@@ -7,8 +7,7 @@ has dropped something, approximates.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -24,18 +23,16 @@ DEFERRED: Final = 16  # residuals that wait before one pass folds them into the 
 _TASK: Final = 4_000_000  # multiply-adds per task: smaller ones cost more than they save
 
 
-@dataclasses.dataclass(frozen=True)
-class Slot:
-    """Where the residual of a step goes: ``block[:, index] = weight * residual``."""
+class Slot(NamedTuple):
+    """Where the residual of a step goes: ``block[:, place] = weight * residual``."""
 
     block: Float
-    index: int
+    place: int
     weight: float
     scale: float  # of the store, after the step
 
 
-@dataclasses.dataclass(frozen=True)
-class Entries:
+class Entries(NamedTuple):
     """Entries of C but for the residuals of one block, to be added from `begin` of each pair."""
 
     start: float  # what each is so far, if `sums` is empty
@@ -198,7 +195,7 @@ class CovarianceStore:
     def append(self, residual: Float, rate: float) -> None:
         """Take one step: ``C <- (1 - rate) C + rate r r^T``."""
         slot = self.open(rate)
-        slot.block[:, slot.index] = residual * self.dtype.type(slot.weight)
+        slot.block[:, slot.place] = residual * self.dtype.type(slot.weight)
         self.close(slot)
 
     def dense(self) -> Float:

@@ -1,7 +1,7 @@
 import naive
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
@@ -45,6 +45,32 @@ def test_law_is_always_a_law(scores, temperature, mask, score):
     for p in range(5):
         total = law[labels == p].sum()
         assert total == pytest.approx(1.0 if mask[labels == p].any() else 0.0, abs=1e-12)
+
+
+@given(
+    labels=hnp.arrays(np.int64, st.integers(1, 40), elements=st.integers(0, 6)),
+    data=st.data(),
+)
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_sorting_by_label_is_a_stable_sort(kernels, labels, data):
+    kept = data.draw(hnp.arrays(bool, labels.size))
+    order = np.full(labels.size, -1)
+    starts, sizes = np.empty((2, 7), dtype=np.int64)
+    n_kept = kernels["sort_by_label"](labels, kept.view(np.uint8), order, starts, sizes)
+    ids = np.flatnonzero(kept)
+    assert_array_equal(order[:n_kept], ids[np.argsort(labels[ids], kind="stable")])
+    assert_array_equal(sizes, np.bincount(labels[ids], minlength=7))
+    assert_array_equal(starts, np.cumsum(sizes) - sizes)
+
+
+def test_labels_of_those_left_out_may_be_anything(kernels):
+    labels, order = np.array([10**9, 1, -1, 0]), np.empty(4, dtype=np.int64)
+    kept = np.array([0, 1, 0, 1], dtype=np.uint8)
+    starts, sizes = np.empty((2, 2), dtype=np.int64)
+    assert kernels["sort_by_label"](labels, kept, order, starts, sizes) == 2
+    assert_array_equal(order[:2], [3, 1])
 
 
 def chi_square_p(counts, law):

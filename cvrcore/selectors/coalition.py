@@ -372,17 +372,12 @@ class CoalitionSelector(Selector):
     # -- checks, growth and state -----------------------------------------------
 
     def _check_models(self, models: ArrayLike, n_reported: int) -> Float:
-        return self._check_range(
-            check_matrix(models, "models", (n_reported, self.n_features), self.dtype), "models"
-        )
+        shape = (n_reported, self.n_features)
+        return check_matrix(models, "models", shape, self.dtype, self._limit())
 
-    def _check_range(self, rows: Float, name: str) -> Float:
-        """Refuse what float32 could not square and sum: no network holds it, nothing undoes it."""
-        limit = _SQUARED / max(self.n_clients, self.n_features)
-        peak = float(np.abs(rows).max()) if rows.size else 0.0
-        if peak > limit:
-            raise ValueError(f"{name} must stay within {limit:.3g}, got {peak:.3g}")
-        return rows
+    def _limit(self) -> float:
+        """Return what float32 can square and sum: no network holds more, nothing undoes it."""
+        return _SQUARED / max(self.n_clients, self.n_features)
 
     def _check_learnable(self, report: Report) -> None:
         if report.models is None and report.clients.size:
@@ -394,11 +389,10 @@ class CoalitionSelector(Selector):
         if initial is None:
             return np.zeros(self.n_features, self.dtype), np.zeros(shape, self.dtype)
         if np.ndim(initial) == 2:
-            rows = check_matrix(initial, "initial", shape, self.dtype).copy()
-            self._check_range(rows, "initial")
+            rows = check_matrix(initial, "initial", shape, self.dtype, self._limit()).copy()
             return rows.mean(axis=0), rows
-        row = check_vector(initial, "initial", self.n_features, self.dtype).copy()
-        self._check_range(row, "initial")
+        rule = (self.n_features, self.dtype, self._limit())
+        row = check_vector(initial, "initial", *rule).copy()
         return row, np.tile(row, (self.n_clients, 1))
 
     def _grow(self, n_clients: int, added: Float) -> None:

@@ -1,0 +1,29 @@
+"""Cython twin of ``cvrcore/_groups.py``: same names, same arithmetic, same bits."""
+
+
+def sort_by_label(
+    const long long[::1] labels,
+    const unsigned char[::1] kept,
+    long long[::1] order,
+    long long[::1] starts,
+    long long[::1] sizes,
+):
+    """Write ids of kept clients into order by label, equal labels by id; return how many."""
+    cdef Py_ssize_t n_clients = labels.shape[0], n_labels = sizes.shape[0], client, label
+    cdef long long total = 0
+    with nogil:
+        for label in range(n_labels):
+            sizes[label] = 0
+        for client in range(n_clients):
+            if kept[client]:
+                sizes[labels[client]] += 1
+        for label in range(n_labels):
+            starts[label] = total
+            total += sizes[label]
+        for client in range(n_clients):
+            if kept[client]:
+                order[starts[labels[client]]] = client
+                starts[labels[client]] += 1
+        for label in range(n_labels):
+            starts[label] -= sizes[label]
+    return total
