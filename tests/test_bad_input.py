@@ -130,6 +130,7 @@ def rounds_in(n_rounds, pending):
 BAD_REPORTS = {
     "NaN": (lambda c: (c, np.full((2, 3), np.nan)), {}, "models must be finite"),
     "huge": (lambda c: (c, np.full((2, 3), 1e160)), {}, "models must stay within .* got 1e\\+160"),
+    "huge below 0": (lambda c: (c, np.full((2, 3), -1e160)), {}, "models must stay within"),
     "shape": (lambda c: (c, np.ones((2, 4))), {}, r"models must have shape \(2, 3\)"),
     "rows": (lambda c: (c[:1], np.ones((2, 3))), {}, r"models must have shape \(1, 3\)"),
     "missing": (lambda c: (c, None), {}, "models of the 2 clients are required, got None"),
