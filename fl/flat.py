@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -33,11 +35,10 @@ class Layout:
         named = list(module.named_parameters())
         return cls(tuple(n for n, _ in named), tuple(tuple(p.shape) for _, p in named))
 
-    @property
+    @functools.cached_property
     def bounds(self) -> list[int]:
         """Start of each parameter, and the total length."""
-        sizes = (int(np.prod(shape)) for shape in self.shapes)
-        return list(itertools.accumulate(sizes, initial=0))
+        return list(itertools.accumulate(map(math.prod, self.shapes), initial=0))
 
     @property
     def size(self) -> int:
