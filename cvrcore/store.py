@@ -15,7 +15,7 @@ from . import _backend
 from ._validation import Float, Ids, check_matrix, check_number
 from .history import BLOCK, History
 from .pairs import PairCache, Pairs
-from .threads import run_chunks
+from .threads import Chunks, begin_chunks
 
 STORES: Final = ("auto", "dense", "factored", "window", "none")
 LANES: Final = 16  # coordinates in one block of the dense part
@@ -46,7 +46,8 @@ class CovarianceStore:
     """C^d for every d, as a dense part plus residuals not yet folded into it.
 
     ``C = scale * (base + sum_s r_s r_s^T)``. "factored" never folds: O(K t D) memory.
-    "dense" folds every sixteen rounds into packed triangles: O(K^2 D / 2). "auto" begins
+    "dense" folds every sixteen rounds into packed triangles, O(K^2 D / 2), while clients
+    train: a fold begins with the sixteenth residual and ends at the next call. "auto" begins
     factored and becomes dense when that is smaller, after K / 2 rounds, or sooner when
     little of what is asked for can be continued from an earlier answer; or it keeps a
     window of the last rounds, where neither fits.
@@ -83,6 +84,7 @@ class CovarianceStore:
         self._nothing = np.empty((1, 1, n_features), dtype=dtype)  # stands for no block at all
         self._none = np.empty((0, n_features))
         self._cache: PairCache | None = None
+        self._folding: Chunks | None = None
         if kind == "dense":
             self._make_dense()
 
@@ -104,6 +106,7 @@ class CovarianceStore:
 
     def ask(self, pairs: Pairs) -> None:
         """Prepare to `read` entries of these pairs."""
+        self._settle()
         self._begin = np.zeros(pairs.clients.size, dtype=np.int64)
         if self.base is not None or self.history.wrapped:
             return
@@ -152,8 +155,10 @@ class CovarianceStore:
 
     def open(self, rate: float) -> Slot:
         """Return where to write the residual of the step ``C <- (1 - rate) C + rate r r^T``."""
-        if self.base is not None and self.history.count == DEFERRED:
-            self._fold()
+        self._settle()
+        if self.base is not None and self.history.count == DEFERRED:  # of an older state
+            self._begin_fold()
+            self._settle()
         scale = self.scale * (1.0 - rate)
         if scale < (1e-60 if self.dtype == np.float64 else 1e-12):
             self._rescale()
@@ -171,6 +176,8 @@ class CovarianceStore:
         self.history.push(slot.weight**2)
         if self.history.wrapped:
             self._cache = None
+        if self.base is not None and self.history.count == DEFERRED:
+            self._begin_fold()
 
     # -- everything at once -------------------------------------------------------
 
@@ -200,6 +207,7 @@ class CovarianceStore:
 
     def dense(self) -> Float:
         """Return C as an array of shape (n_features, n_clients, n_clients), float64."""
+        self._settle()
         rows, columns = np.tril_indices(self.n_clients)
         packed = np.zeros((rows.size, self.n_features))
         for block, used in self.history.parts():
@@ -215,6 +223,7 @@ class CovarianceStore:
 
     def grow(self, n_clients: int) -> None:
         """Add clients, whose residual has been 0 so far."""
+        self._settle()
         base = self.base
         if base is not None:
             base = self._new_base(n_clients)
@@ -224,12 +233,14 @@ class CovarianceStore:
 
     def state(self) -> dict[str, Any]:
         """Return everything as arrays and plain values."""
+        self._settle()
         base = None if self.base is None else _joined(self.base, self.n_features)
         kept = {"scale": self.scale, "ones": self.ones, "streamed": self._streamed, "base": base}
         return {**kept, **self.history.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take back what `state` returned."""
+        self._settle()
         self.scale = check_number(state["scale"], "scale", above=0, maximum=1)
         self.ones = check_number(state["ones"], "ones", minimum=0, maximum=1)
         self._streamed = check_number(state.get("streamed", 0.0), "streamed", minimum=0)
@@ -262,20 +273,29 @@ class CovarianceStore:
 
     def _make_dense(self) -> None:
         self.base = self._new_base(self.n_clients)
-        self._fold()
         self._cache = None
+        self._begin_fold()
+        self._settle()
         self.history = History(self.n_clients, self.n_features, self.dtype, DEFERRED)
 
-    def _fold(self) -> None:
-        """Add all waiting residuals to the dense part, blocks of coordinates in parallel."""
-        for block, used in self.history.parts():
+    def _begin_fold(self) -> None:
+        """Begin to add all waiting residuals to the dense part, block by block."""
+        base, parts = self.base, self.history.parts()
 
-            def fold(start: int, stop: int, block: Float = block, used: int = used) -> None:
-                _backend.fold_history(self.base, block, used, start, stop)
+        def fold(start: int, stop: int) -> None:
+            for residuals, used in parts:
+                _backend.fold_history(base, residuals, used, start, stop)
 
-            work = used * LANES * self.n_clients**2 // 2
-            run_chunks(fold, -(-self.n_features // LANES), max(1, _TASK // work))
-        self.history.clear()
+        work = self.history.count * LANES * self.n_clients**2 // 2
+        n_blocks = -(-self.n_features // LANES)
+        self._folding = begin_chunks(fold, n_blocks, max(1, _TASK // max(work, 1)))
+
+    def _settle(self) -> None:
+        """End the fold that was begun, if there is one."""
+        if self._folding is not None:
+            self._folding.finish()
+            self._folding = None
+            self.history.clear()
 
     def _rescale(self) -> None:
         """Bring scale back to 1 before it underflows (a constant rate gets there)."""

@@ -12,6 +12,7 @@ import functools
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -84,28 +85,81 @@ def _crew(size: int, pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(size, thread_name_prefix="cvrcore")
 
 
-def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> None:
-    """Call ``work(start, stop)`` over fixed chunks of ``range(length)``.
+class Chunks:
+    """Work over fixed chunks of a range, begun by the crew and ended by `finish`.
 
-    `work` must release the GIL to gain, and write to its own rows only. The calling thread
-    takes chunks too: a crew that wakes up late delays nothing.
+    Parameters
+    ----------
+    work : callable
+        ``work(start, stop)``; must release the GIL to gain, and write to its own rows only.
+    length, chunk : int
+    n_helpers : int
+        Threads of the crew that take part.
+    """
+
+    def __init__(
+        self, work: Callable[[int, int], object], length: int, chunk: int, n_helpers: int
+    ) -> None:
+        self._work, self._length, self._chunk = work, length, chunk
+        self._starts = iter(range(0, length, chunk))  # next() on it is atomic under the GIL
+        self._error: BaseException | None = None
+        crew = _crew(n_helpers, os.getpid()) if n_helpers else None
+        self._helpers = [crew.submit(self._take) for _ in range(n_helpers)] if crew else []
+
+    def _take(self) -> None:
+        for start in self._starts:
+            self._work(start, min(start + self._chunk, self._length))
+
+    def finish(self) -> None:
+        """Do what nobody has begun, and wait for the rest; raise what went wrong.
+
+        A crew that wakes up late delays nothing. Work that was cut off stays so: there is no
+        telling what was written.
+        """
+        if self._error is not None:
+            raise RuntimeError(
+                "earlier work was cut off in the middle: load the last saved state"
+            ) from self._error
+        try:
+            self._take()
+        except BaseException as error:
+            self._error = error
+        # Nobody may write after this call has returned, however it does.
+        for helper in self._helpers:
+            if not helper.cancel():
+                self._error = helper.exception() or self._error
+        if self._error is not None:
+            raise self._error
+
+
+def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> None:
+    """Call ``work(start, stop)`` over fixed chunks of ``range(length)``; see `Chunks`.
+
+    The calling thread takes chunks too.
     """
     if length <= chunk:
         work(0, length)
         return
-    size = min(n_threads(), -(-length // chunk))
-    starts = iter(range(0, length, chunk))  # next() on it is atomic under the GIL
+    Chunks(work, length, chunk, min(n_threads(), -(-length // chunk)) - 1).finish()
 
-    def take() -> None:
-        for start in starts:
-            work(start, min(start + chunk, length))
 
-    if size == 1:
-        take()
-        return
-    others = [_crew(size - 1, os.getpid()).submit(take) for _ in range(size - 1)]
-    try:
-        take()
-    finally:  # nobody may write after this call has returned, however it does
-        for other in others:
-            other.result()
+_begun: weakref.WeakSet[Chunks] = weakref.WeakSet()
+
+
+def begin_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> Chunks:
+    """Let the crew begin such work while the caller goes on, and `finish` it later.
+
+    A fork waits for it: threads do not survive one, and half of the work would.
+    """
+    begun = Chunks(work, length, chunk, n_threads() - 1)
+    _begun.add(begun)
+    return begun
+
+
+def _finish_begun() -> None:
+    for begun in list(_begun):
+        begun.finish()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_finish_begun)

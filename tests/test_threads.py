@@ -1,10 +1,13 @@
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController
 
-from cvrcore.threads import run_chunks, single_blas_thread
+from cvrcore.threads import begin_chunks, run_chunks, single_blas_thread
 
 
 def blas_threads():
@@ -53,3 +56,68 @@ def test_nobody_works_on_after_a_failure(monkeypatch):
     with pytest.raises(RuntimeError, match="told to fail"):
         run_chunks(work, 2, 1)
     assert finished  # the other chunk ended before the call returned
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_work_that_was_begun_is_done_once_when_it_is_finished(monkeypatch, threads):
+    monkeypatch.setenv("CVRCORE_NUM_THREADS", threads)
+    done = np.zeros(50, dtype=int)
+
+    def work(start, stop):
+        done[start:stop] += 1
+
+    begun = begin_chunks(work, 50, 3)
+    begun.finish()
+    begun.finish()
+    assert (done == 1).all()
+
+
+def test_the_caller_does_not_wait_for_a_crew_that_is_busy(monkeypatch):
+    monkeypatch.setenv("CVRCORE_NUM_THREADS", "2")
+    release, done = threading.Event(), np.zeros(8, dtype=int)
+    begun = begin_chunks(lambda start, stop: release.wait(10), 1, 1)
+    run_chunks(lambda start, stop: done.__setitem__(slice(start, stop), 1), 8, 1)
+    assert done.all()  # while the only helper waits
+    release.set()
+    begun.finish()
+
+
+def test_work_that_was_cut_off_is_never_taken_for_done(monkeypatch):
+    monkeypatch.setenv("CVRCORE_NUM_THREADS", "1")
+
+    def fail(start, stop):
+        raise MemoryError("told to fail")
+
+    begun = begin_chunks(fail, 1, 1)
+    with pytest.raises(MemoryError, match="told to fail"):
+        begun.finish()
+    with pytest.raises(RuntimeError, match="cut off in the middle"):
+        begun.finish()
+
+
+FORK = """
+import os, sys, time
+import numpy as np
+from cvrcore.threads import begin_chunks
+
+done = np.zeros(6, dtype=int)
+
+def work(start, stop):
+    time.sleep(0.05)
+    done[start:stop] += 1
+
+begun = begin_chunks(work, 6, 1)
+child = os.fork()
+if not child:
+    os._exit(0 if (done == 1).all() else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_waits_for_work_that_was_begun():
+    environment = {**os.environ, "CVRCORE_NUM_THREADS": "2", "PYTHONPATH": os.getcwd()}
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK], env=environment, timeout=60, check=False
+    )
+    assert found.returncode == 0
