@@ -10,6 +10,7 @@ from fl.presets import BEYOND, METHODS, STEADY, TABLE, make_config
 from fl.reproduce import Plan, beyond, holdout, reproduce
 from fl.reproduce.export import export
 from fl.reproduce.ladder import ladder_table
+from fl.reproduce.manifest import Manifest
 from fl.reproduce.results import measure, read_experiment
 from fl.reproduce.variance import AGGREGATORS, POLICIES, is_unbiased
 from fl.reproduce.versus import versus, versus_table
@@ -96,6 +97,48 @@ def test_every_part_is_a_method_and_the_preset_has_its_own_name():
     cells = beyond.make(Plan()).cells
     assert {cell.target for cell in cells} == {0.88}
     assert {cell.config.rounds for cell in cells} == {200}
+
+
+def test_each_part_of_the_issue_is_added_alone():
+    """One setting away from FedCVR-Bolt, but for places, which need counted coalitions."""
+
+    def settings(method):
+        config = make_config("digits", method)
+        chosen = {**config.selection.options, "features": config.selection.features}
+        return {"aggregator": config.aggregator, **config.aggregator_options, **chosen}
+
+    def added(method, to="fedcvr-bolt"):
+        return settings(method).items() - settings(to).items()
+
+    alone = [
+        {("aggregator", "coalition-mass")},
+        {("aggregator", "importance")},
+        {("aggregator", "memory")},
+        {("aggregator", "coalition-memory")},
+        {("features", "update")},
+        {("within", "neyman")},
+        {("n_coalitions", "eigengap")},
+        {("n_coalitions", "silhouette")},
+    ]
+    found = [added(method) for method in beyond.PARTS.values()]
+    assert all(part in found for part in alone)
+    form = added("fedcvr-bolt-importance-normalised", to="fedcvr-bolt-importance")
+    assert form == {("form", "self-normalised")}
+    places = added("fedcvr-bolt-counted", to="fedcvr-bolt-eigengap")
+    assert places == {("places", "neyman")}
+
+
+def test_a_part_newer_than_the_file_comes_in_its_place(tmp_path, monkeypatch):
+    few = {"fedavg": "fedavg", "fedcvr-bolt": "fedcvr-bolt", STEADY: STEADY}
+    monkeypatch.setattr(beyond, "PARTS", few)
+    for dataset in ("mnist", "digits"):
+        Manifest(beyond.make(Plan(dataset=dataset)), Plan(), tmp_path).write()
+    more = {"fedavg": "fedavg", "+ memory": "fedcvr-bolt-memory", **few}
+    monkeypatch.setattr(beyond, "PARTS", more)
+    Manifest(beyond.make(Plan(dataset="mnist")), Plan(), tmp_path).write()
+    cells = read_experiment(tmp_path / "beyond")["cells"]
+    assert [cell["column"] for cell in cells] == [*more, *few]
+    assert [cell["row"] for cell in cells] == ["mnist"] * 4 + ["digits"] * 3
 
 
 def test_variance_is_measured_for_every_pair(tmp_path, monkeypatch):
