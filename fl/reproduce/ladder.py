@@ -11,14 +11,16 @@ from .tables import commands_of, difference, pair, rounds_to
 
 #: Experiments whose table is this one.
 LADDERS = ("beyond", "holdout")
+#: What the server pays for a part: what its policy and its aggregator hold, and their time.
+COSTS = ("selector_megabytes", "memory_megabytes", "select_ms", "merge_ms")
 
 
 def ladder_table(experiment: dict[str, Any], rows: Sequence[Row]) -> str:
     """Return the table in Markdown: what a part gains, then what it costs."""
     headings = [
         "", "", "seeds", "last five, %", f"minus {experiment['baseline']} [95 %]", "spread",
-        "swing", "worst tenth, %", "rounds to aim", "MB to aim", "server MB", "select, ms",
-        "merge, ms",
+        "swing", "worst tenth, %", "rounds to aim", "MB to aim", "select, MB", "merge, MB",
+        "select, ms", "merge, ms",
     ]  # fmt: skip
     lines = ["| " + " | ".join(headings) + " |", "|---|---|" + "---:|" * (len(headings) - 2)]
     for row in rows:
@@ -32,7 +34,7 @@ def ladder_table(experiment: dict[str, Any], rows: Sequence[Row]) -> str:
             *[_number(row[name], 2) for name in ("spread", "swing", "worst_decile")],
             rounds_to(row),
             _number(row["megabytes_to_target"], 0),
-            *[_number(row[name], 1) for name in ("memory_megabytes", "select_ms", "merge_ms")],
+            *[_number(row[name], 1) for name in COSTS],
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *commands_of(rows)])

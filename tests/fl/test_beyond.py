@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fl.history import History
 from fl.presets import BEYOND, METHODS, STEADY, TABLE, make_config
 from fl.reproduce import Plan, beyond, holdout, reproduce
 from fl.reproduce.export import export
+from fl.reproduce.footprint import selector_megabytes
 from fl.reproduce.ladder import ladder_table
 from fl.reproduce.manifest import Manifest
 from fl.reproduce.results import measure, read_experiment
 from fl.reproduce.variance import AGGREGATORS, POLICIES, is_unbiased
 from fl.reproduce.versus import versus, versus_table
+from fl.store import read_history
 
 SMALL = {"quick": True, "dataset": "digits", "rounds": 6, "seeds": 1}
 
@@ -33,6 +36,10 @@ def test_ladder_shows_gain_and_cost(ladder):
     assert base["memory_megabytes"] == 0
     # A model of digits is 15 010 numbers; what was seen of 50 clients, and a sum in float64.
     assert 0 < memory["memory_megabytes"] <= (50 * 4 + 8) * 15_010 / 1e6
+    assert rows["fedavg + memory"]["selector_megabytes"] == 50 * 8 / 1e6  # sample counts
+    # Rows, C alpha and diag C of 50 clients and 2010 coordinates, and no dense C in 6 rounds.
+    one = 50 * 2010 * 8 / 1e6
+    assert 3 * one < base["selector_megabytes"] < 3 * one + 40 * one
     assert memory["merge_ms"] > 0
     assert memory["select_ms"] > 0
     assert memory["difference"] == pytest.approx(memory["last_five"] - base["last_five"])
@@ -44,11 +51,24 @@ def test_ladder_shows_gain_and_cost(ladder):
     assert "| digits (93 %) | + importance | 0 | not run |" in text
 
 
+def test_a_run_older_than_the_record_tells_its_selectors_size(ladder, tmp_path):
+    """Restored from its checkpoint: but for indices of the last round, and eigenvalues unused."""
+    folder = ladder[1].path.parent / "digits" / "fedcvr-bolt" / "seed-0"
+    history = read_history(folder)
+    live = selector_megabytes([(folder, history)])
+    assert live == max(r["selector_bytes"] for r in history) / 1e6
+    older = History(history.config, history.facts, [{"round": r["round"]} for r in history])
+    assert selector_megabytes([(folder, older)]) == pytest.approx(live, rel=1e-3)
+    assert selector_megabytes([(tmp_path, older)]) is None
+    (tmp_path / "checkpoint.npz").write_bytes(b"damaged")
+    assert selector_megabytes([(tmp_path, older)]) is None
+
+
 def test_export_fills_the_ladder(ladder, tmp_path):
     out, _ = ladder
     (tmp_path / "results.md").write_text("<!-- table beyond-quick -->\n<!-- end beyond-quick -->\n")
     export(out, tmp_path)
-    assert "server MB" in (tmp_path / "results.md").read_text()
+    assert "| select, MB | merge, MB |" in (tmp_path / "results.md").read_text()
     assert (tmp_path / "results" / "beyond-quick.csv").exists()
     assert (tmp_path / "results" / "beyond-quick-paired.csv").exists()
 
