@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .results import Row, measure, read_experiment
-from .tables import commands_of, difference, pair, rounds_to
+from .tables import commands_of, difference, number, pair, rounds_to
 
 #: Experiments whose table is this one.
 LADDERS = ("beyond", "holdout")
@@ -31,10 +31,10 @@ def ladder_table(experiment: dict[str, Any], rows: Sequence[Row]) -> str:
             str(row["seeds"]),
             pair(row["last_five"], row["last_five_2std"]),
             difference(row),
-            *[_number(row[name], 2) for name in ("spread", "swing", "worst_decile")],
+            *[number(row[name], 2) for name in ("spread", "swing", "worst_decile")],
             rounds_to(row),
-            _number(row["megabytes_to_target"], 0),
-            *[_number(row[name], 1) for name in COSTS],
+            number(row["megabytes_to_target"], 0),
+            *[number(row[name], 1) for name in COSTS],
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *commands_of(rows)])
@@ -51,10 +51,6 @@ def variance_table(rows: Sequence[Row]) -> str:
         cells += [f"{row[name]:.3f}" for name in ("variance", "mean_square")]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, ""])
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def draw_ladder(folder: Path, baseline: str) -> list[str]:

@@ -22,6 +22,7 @@ from cvrcore.aggregators import Aggregator, make_aggregator
 from ..store import read_json, write_json
 from .experiment import Experiment, Plan
 from .quadratic import Quadratic
+from .results import Row
 
 SIZES = (24, 16, 10, 6, 4)  # clients of each planted group
 DIM, N_SELECT, WARMUP, ROUNDS, LR = 8, 8, 10, 30, 0.05
@@ -220,6 +221,12 @@ def draw(folder: Path, plan: Plan) -> list[str]:
         outcomes = [dataclasses.asdict(outcome) for outcome in found]
         write_json(path, {"asked": asked, "quick": plan.quick, "outcomes": outcomes})
     return ["variance.png"]
+
+
+def rows(folder: Path) -> list[Row]:
+    """Return what `draw` measured, one row for each pair, as plain values."""
+    found: list[Row] = read_json(folder / "variance.json")["outcomes"]
+    return found
 
 
 def _picture(found: list[Outcome], path: Path) -> None:

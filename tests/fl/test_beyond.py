@@ -1,9 +1,11 @@
 """The experiments beyond the paper: ladder, holdout, variance."""
 
+import io
 import json
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from fl.history import History
@@ -14,6 +16,7 @@ from fl.reproduce.footprint import selector_megabytes
 from fl.reproduce.ladder import ladder_table
 from fl.reproduce.manifest import Manifest
 from fl.reproduce.results import measure, read_experiment
+from fl.reproduce.terminal import ladder_results, print_experiment, variance_results
 from fl.reproduce.variance import AGGREGATORS, POLICIES, is_unbiased
 from fl.reproduce.versus import versus, versus_table
 from fl.store import read_history
@@ -62,6 +65,28 @@ def test_a_run_older_than_the_record_tells_its_selectors_size(ladder, tmp_path):
     assert selector_megabytes([(tmp_path, older)]) is None
     (tmp_path / "checkpoint.npz").write_bytes(b"damaged")
     assert selector_megabytes([(tmp_path, older)]) is None
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_terminal_shows_gain_and_cost_of_what_was_run(ladder, width):
+    _, outcome = ladder
+    (table,) = ladder_results(outcome.rows, "Ladder", "fedcvr-bolt", width)
+    lines = plain(table, width)
+    rows = {row["column"]: row for row in outcome.rows if row["seeds"]}
+    assert not any("+ importance" in line for line in lines)  # not run
+    for part, row in rows.items():
+        (line,) = [line.split() for line in lines if line.startswith(f" {part} ")]
+        server = row["selector_megabytes"] + row["memory_megabytes"]
+        assert line[-4:] == [f"{row['spread']:.2f}", "never", "-", f"{server:.1f}"]
+        assert f"{row['last_five']:.2f}" in line
+        assert (f"{row['difference'] or 0:+.2f}" in line) == (width > 80 and part != "fedcvr-bolt")
+    assert "MB" in " ".join(lines)
+
+
+def plain(table, width):
+    console = Console(width=width, file=io.StringIO())
+    console.print(table)
+    return console.file.getvalue().splitlines()
 
 
 def test_export_fills_the_ladder(ladder, tmp_path):
@@ -161,7 +186,7 @@ def test_a_part_newer_than_the_file_comes_in_its_place(tmp_path, monkeypatch):
     assert [cell["row"] for cell in cells] == ["mnist"] * 4 + ["digits"] * 3
 
 
-def test_variance_is_measured_for_every_pair(tmp_path, monkeypatch):
+def test_variance_is_measured_for_every_pair(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         "fl.reproduce.variance.POLICIES",
         {name: POLICIES[name] for name in ("uniform", "coalitions, by size")},
@@ -174,3 +199,12 @@ def test_variance_is_measured_for_every_pair(tmp_path, monkeypatch):
         assert row["unbiased"] == is_unbiased(row["policy"], row["aggregator"])
         assert np.isfinite([row["bias"], row["errors"], row["variance"]]).all()
     assert outcome.figures[0].read_bytes().startswith(b"\x89PNG")
+    assert outcome.rows == found
+    print_experiment(read_experiment(outcome.path.parent), outcome.rows)
+    lines = capsys.readouterr().out.splitlines()
+    cells = {row["aggregator"]: f"{row['variance']:.3f}" for row in found[len(AGGREGATORS) :]}
+    (line,) = [line for line in lines if line.startswith(" coalitions, by size")]
+    biased = [name for name in AGGREGATORS if not is_unbiased("coalitions, by size", name)]
+    shown = [f"({cells[name]})" if name in biased else cells[name] for name in AGGREGATORS]
+    assert line.split()[3:] == shown
+    assert len(list(variance_results(outcome.rows, "", 80))) == 3
