@@ -78,6 +78,11 @@ class Policy:
         """Number of coordinates watched, or None."""
         return None if self.features is None else self.features.n_features
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays that its selectors hold at present."""
+        return self._chosen.nbytes + (0 if self._uniform is None else self._uniform.nbytes)
+
     def rows(self, models: Sequence[Model], sent: Sequence[Model]) -> Float:
         """Return the watched coordinates of models, or of what they changed of those sent."""
         assert self.features is not None

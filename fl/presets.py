@@ -34,10 +34,17 @@ class Method:
 
 
 def _bolt(
-    aggregator: str = "sizes", features: Literal["model", "update"] = "model", **options: Any
+    aggregator: str = "sizes",
+    features: Literal["model", "update"] = "model",
+    form: str | None = None,
+    **options: Any,
 ) -> Method:
     return Method(
-        policy="fedcvr-bolt", policy_options=options, aggregator=aggregator, features=features
+        policy="fedcvr-bolt",
+        policy_options=options,
+        aggregator=aggregator,
+        aggregator_options={} if form is None else {"form": form},
+        features=features,
     )
 
 
@@ -72,17 +79,27 @@ ABLATIONS = {
 STEADY = "cvr-steady"
 
 #: Beyond the paper: one part at a time, then together. All ours but FedVARP and MIFA.
+#: A draw in which chances differ goes with an aggregator that divides by them: by size that is
+#: coalition-mass, for ``alpha_k / pi_k`` is then the mass of the coalition, and by Neyman's rule
+#: it is importance. With the paper's sizes his draw is truly alone, and biased: whoever is
+#: likelier to be picked counts no less for it. His places need fewer coalitions than P, so
+#: that "counted" has two parts, and "eigengap" the first of them.
 BEYOND = {
     "fedavg-importance": Method(aggregator="importance"),
     "fedavg-memory": Method(aggregator="memory"),
     "fedavg-mifa": Method(aggregator="memory", aggregator_options={"form": "none"}),
     "fedcvr-bolt-importance": _bolt("importance"),
+    "fedcvr-bolt-importance-normalised": _bolt("importance", form="self-normalised"),
     "fedcvr-bolt-coalition-memory": _bolt("coalition-memory"),
     "fedcvr-bolt-memory": _bolt("memory"),
     "fedcvr-bolt-update": _bolt(features="update"),
     "fedcvr-bolt-size": _bolt("coalition-mass", within="size"),
+    "fedcvr-bolt-neyman-alone": _bolt(within="neyman"),
+    "fedcvr-bolt-neyman-importance": _bolt("importance", within="neyman"),
     "fedcvr-bolt-neyman": _bolt("importance", "update", within="neyman"),
     "fedcvr-bolt-neyman-memory": _bolt("memory", "update", within="neyman"),
+    "fedcvr-bolt-eigengap": _bolt(n_coalitions="eigengap"),
+    "fedcvr-bolt-silhouette": _bolt(n_coalitions="silhouette"),
     "fedcvr-bolt-counted": _bolt(n_coalitions="eigengap", places="neyman"),
     STEADY: _bolt("memory", "update", within="size"),
 }

@@ -146,6 +146,7 @@ class Server:
         record = self.meter.round(
             selection, here, probed, reported, failed, sent, wants_losses, spoilt
         )
+        record["selector_bytes"] = self.policy.nbytes
         if algorithm.memory_bytes:
             record["memory_bytes"] = algorithm.memory_bytes
         if len(algorithm.models) > 1:

@@ -1,12 +1,14 @@
 """What a selector takes for its size: plans, limits, advice; and states that carry them."""
 
+import types
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from problems import play
 
 import cvrcore
-from cvrcore.memory import free_memory
+from cvrcore.memory import free_memory, held_bytes
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,34 @@ def test_the_default_limit_is_half_of_the_free_memory():
     before = free_memory()
     limit = cvrcore.make_plan(100, 10, 5).limit
     assert 0.4 * min(before, free_memory()) < limit <= 0.6 * max(before, free_memory())
+
+
+def test_shared_memory_is_held_once_and_whole():
+    numbers = np.zeros(100)
+    keeper = types.SimpleNamespace()
+    keeper.extra = [numbers[:10], (numbers.reshape(10, 10),), {"more": numbers}]
+    assert held_bytes(keeper) == 800
+    keeper.extra.append(keeper)  # a circle
+    assert held_bytes(keeper) == 800
+
+
+@pytest.mark.parametrize("store", ["dense", "factored", "window", "none"])
+def test_a_selector_holds_what_it_says_and_no_more_than_planned(store):
+    options = {"window": 8} if store == "window" else {}
+    predictor = "cosine" if store == "none" else "regression"
+    selector = cvrcore.CoalitionSelector(
+        60, 40, 6, warmup=2, seed=0, store=store, predictor=predictor, **options
+    )
+    uniform = cvrcore.make_selector("uniform", 60, 6)
+    one = 60 * 40 * 8  # rows of everybody
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        picked = selector.select()
+        selector.observe(picked.clients, rng.normal(size=(6, 40)))
+        held = selector._estimator.store.nbytes if store != "none" else one  # its last residual
+        if selector.round > 3:  # an affinity, its rows, an eigenbasis besides
+            assert 4 * one + held < selector.nbytes <= selector.plan().total_bytes
+    assert uniform.nbytes == 60 * 8
 
 
 @pytest.mark.parametrize(

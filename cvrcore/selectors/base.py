@@ -29,6 +29,7 @@ from .._validation import (
     check_vector,
     check_weights,
 )
+from ..memory import held_bytes
 from ..selection import Selection
 from .guards import Gate, Guards, Incident, Judged
 from .locking import serialised
@@ -183,6 +184,12 @@ class Selector(Saved, abc.ABC):
         self.weights = np.concatenate([self.weights, added])
         self.n_clients = n_clients
         self._pending = self._probed = None
+
+    @property
+    @serialised
+    def nbytes(self) -> int:
+        """Return the bytes of all arrays that the policy holds at present."""
+        return held_bytes(self)
 
     # -- guards -----------------------------------------------------------------
 

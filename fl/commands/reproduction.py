@@ -55,7 +55,7 @@ def reproduce(
         from ..reproduce import Plan
         from ..reproduce import reproduce as run_experiment
         from ..reproduce.results import read_experiment
-        from ..reproduce.tables import print_results
+        from ..reproduce.terminal import print_experiment
 
         given = {
             "preset": preset,
@@ -93,10 +93,7 @@ def reproduce(
             )
             return
         for outcome in outcomes:
-            found = read_experiment(outcome.path.parent)
-            if found["baseline"]:
-                title = f"{found['title']}; ± 2 std, paired with {found['baseline']}"
-                print_results(outcome.rows, title, found["metric"])
+            print_experiment(read_experiment(outcome.path.parent), outcome.rows)
             for path in [*outcome.figures, outcome.path]:
                 typer.echo(f"wrote {path}")
 

@@ -16,15 +16,22 @@ DATASET = "mnist"
 BASELINE = "fedcvr-bolt"
 #: Accuracy whose first round is reported.
 AIMS = {"mnist": 0.88, "digits": 0.93, "fashion-mnist": 0.7, "cifar10": 0.5, "synthetic": 0.7}
-#: What is added to FedCVR-Bolt (or, where it says so, to FedAvg), and the method that has it.
+#: What is added to FedCVR-Bolt (or, where it says so, to FedAvg), and the method that has it;
+#: `fl.presets.BEYOND` says why some parts come in pairs. "+ counted coalitions" is the eigengap's
+#: number with Neyman's places: its runs are kept under that name.
 PARTS = {
     "fedavg": "fedavg",
     BASELINE: BASELINE,
     "+ coalition-mass": "fedcvr-bolt-mass",
     "+ importance": "fedcvr-bolt-importance",
+    "+ importance, self-normalised": "fedcvr-bolt-importance-normalised",
     "+ draw by size, mass": "fedcvr-bolt-size",
     "+ features of updates": "fedcvr-bolt-update",
+    "+ neyman": "fedcvr-bolt-neyman-alone",
+    "+ neyman, importance": "fedcvr-bolt-neyman-importance",
     "+ updates, neyman, importance": "fedcvr-bolt-neyman",
+    "+ counted by eigengap": "fedcvr-bolt-eigengap",
+    "+ counted by silhouette": "fedcvr-bolt-silhouette",
     "+ counted coalitions": "fedcvr-bolt-counted",
     "+ coalition-memory": "fedcvr-bolt-coalition-memory",
     "+ memory": "fedcvr-bolt-memory",

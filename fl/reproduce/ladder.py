@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from .results import Row, measure, read_experiment
-from .tables import commands_of, difference, pair, rounds_to
+from .tables import commands_of, difference, number, pair, rounds_to
 
 #: Experiments whose table is this one.
 LADDERS = ("beyond", "holdout")
+#: What the server pays for a part: what its policy and its aggregator hold, and their time.
+COSTS = ("selector_megabytes", "memory_megabytes", "select_ms", "merge_ms")
 
 
 def ladder_table(experiment: dict[str, Any], rows: Sequence[Row]) -> str:
     """Return the table in Markdown: what a part gains, then what it costs."""
     headings = [
         "", "", "seeds", "last five, %", f"minus {experiment['baseline']} [95 %]", "spread",
-        "swing", "worst tenth, %", "rounds to aim", "MB to aim", "server MB", "select, ms",
-        "merge, ms",
+        "swing", "worst tenth, %", "rounds to aim", "MB to aim", "select, MB", "merge, MB",
+        "select, ms", "merge, ms",
     ]  # fmt: skip
     lines = ["| " + " | ".join(headings) + " |", "|---|---|" + "---:|" * (len(headings) - 2)]
     for row in rows:
@@ -29,10 +31,10 @@ def ladder_table(experiment: dict[str, Any], rows: Sequence[Row]) -> str:
             str(row["seeds"]),
             pair(row["last_five"], row["last_five_2std"]),
             difference(row),
-            *[_number(row[name], 2) for name in ("spread", "swing", "worst_decile")],
+            *[number(row[name], 2) for name in ("spread", "swing", "worst_decile")],
             rounds_to(row),
-            _number(row["megabytes_to_target"], 0),
-            *[_number(row[name], 1) for name in ("memory_megabytes", "select_ms", "merge_ms")],
+            number(row["megabytes_to_target"], 0),
+            *[number(row[name], 1) for name in COSTS],
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *commands_of(rows)])
@@ -49,10 +51,6 @@ def variance_table(rows: Sequence[Row]) -> str:
         cells += [f"{row[name]:.3f}" for name in ("variance", "mean_square")]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, ""])
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def draw_ladder(folder: Path, baseline: str) -> list[str]:

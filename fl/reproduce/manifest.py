@@ -77,13 +77,21 @@ class Manifest:
                     "metric": self._experiment.metric,
                     "baseline": self._experiment.baseline,
                     "target": next((c["target"] for c in known.values() if c.get("target")), None),
-                    "cells": list(known.values()),
+                    "cells": self._in_order(known),
                     "figures": self.figures,
                 },
             )
         except OSError as error:
             raise StoreError(f"{path} cannot be written: {error}") from error
         return path
+
+    def _in_order(self, known: dict[tuple[str, str], Any]) -> list[Any]:
+        """Return cells row by row; a column newer than the file comes where it is now."""
+        rows = list(dict.fromkeys(row for row, _ in known))
+        columns = list(dict.fromkeys(cell.column for cell in self._experiment.cells))
+        columns += [column for _, column in known if column not in columns]
+        order = sorted(known, key=lambda key: (rows.index(key[0]), columns.index(key[1])))
+        return [known[key] for key in order]
 
     def _entry(self, cell: Cell) -> dict[str, Any]:
         folder = self._out / cell.place(self._experiment.name, self._suffix)

@@ -13,6 +13,7 @@ from scipy.special import stdtrit
 from ..config import RunConfig
 from ..history import History
 from ..store import StoreError, read_history, read_json
+from .footprint import selector_megabytes
 from .manifest import NAME, essence
 
 Row = dict[str, Any]
@@ -53,8 +54,9 @@ def measure(folder: Path) -> list[Row]:
     is the mean over the ``reached`` seeds that got there. ``swing`` is the standard deviation
     of the last fifty evaluations of one run, averaged over seeds, ``spread`` that of the last
     ten. ``worst_decile`` is the mean of the tenth of clients that fare worst, over the last
-    five evaluations. What a part costs the server is ``memory_megabytes``, at most, and
-    ``select_ms`` and ``merge_ms``, per round. A cell without runs holds None.
+    five evaluations. What a part costs the server is ``selector_megabytes`` that the policy
+    holds and ``memory_megabytes`` that the aggregator remembers, both at most, ``select_ms``
+    and ``merge_ms``, per round. A cell without runs holds None.
     """
     experiment = read_experiment(folder)
     scale = scale_of(experiment)
@@ -74,6 +76,9 @@ def measure(folder: Path) -> list[Row]:
             **_spread("final", [scale * _value(h.final()) for h in runs.values()]),
             **_paired(runs, bases.get(cell["row"], {}), scale),
             **_cost(list(runs.values()), cell.get("target"), scale),
+            "selector_megabytes": selector_megabytes(
+                zip((folder / run for run in cell["runs"]), runs.values(), strict=True)
+            ),
             "command": cell.get("command", experiment["command"]),
         }
         rows.append(row)

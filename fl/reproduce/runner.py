@@ -101,7 +101,7 @@ def _one(name: str, plan: Plan, out: Path, progress: bool, tell: Callable[[str],
             manifest.write()
     manifest.figures = _draw(module, manifest, plan)
     manifest.write()
-    rows = measure(manifest.folder)
+    rows = module.rows(manifest.folder) if hasattr(module, "rows") else measure(manifest.folder)
     return Outcome(name, path, rows, [manifest.folder / figure for figure in manifest.figures])
 
 

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from .results import Row
-
-
-def print_results(rows: Sequence[Row], title: str, metric: str = "accuracy") -> None:
-    """Print the table; into a file or pipe as wide as it needs to be."""
-    console = Console()
-    width = console.width if console.is_terminal else 140
-    Console(width=width).print(results_table(rows, title, metric))
 
 
 def results_table(rows: Sequence[Row], title: str, metric: str = "accuracy") -> Table:
@@ -54,6 +46,11 @@ def pair(
         return missing
     text = f"{value:.{digits}f}"
     return text if spread is None else f"{text} ± {spread:.{digits}f}"
+
+
+def number(value: float | None, digits: int) -> str:
+    """Return a number as text, or a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def difference(row: Row, digits: int = 2) -> str:

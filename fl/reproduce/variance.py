@@ -22,6 +22,7 @@ from cvrcore.aggregators import Aggregator, make_aggregator
 from ..store import read_json, write_json
 from .experiment import Experiment, Plan
 from .quadratic import Quadratic
+from .results import Row
 
 SIZES = (24, 16, 10, 6, 4)  # clients of each planted group
 DIM, N_SELECT, WARMUP, ROUNDS, LR = 8, 8, 10, 30, 0.05
@@ -33,8 +34,10 @@ _COUNTED = {"within": "neyman", "places": "neyman", "n_coalitions": "eigengap"}
 #: Policies, by the name of `cvrcore.make_selector` and options.
 POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "uniform": ("uniform", {}),
+    "power-of-choice": ("power-of-choice", {}),
     "active, goetz": ("active", {"preset": "goetz"}),
     "fedcbs": ("fedcbs", {}),
+    "oort": ("oort", {}),
     "fedcvr-bolt": ("fedcvr-bolt", {}),
     "coalitions, by size": ("fedcvr-bolt", _SIZE),
     "coalitions, neyman": ("fedcvr-bolt", _NEYMAN),
@@ -53,8 +56,13 @@ AGGREGATORS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 #: Unbiased with every policy whose chances are exact and above 0 for everybody.
 UNBIASED = ("importance", "memory", "memory, zero at first", "coalition-memory")
-#: FedCBS estimates its chances, to 1 % or so.
-ESTIMATED = ("fedcbs",)
+#: Chances by repeated draws, to 1 % or so; power-of-choice's also go by losses of earlier rounds.
+ESTIMATED = ("fedcbs", "power-of-choice")
+#: Chances that depend on who was asked are worked out for every draw, 16 ms each; of a fifth
+#: as many draws.
+ANEW = ("power-of-choice",)
+#: Exact chances, but 0 for some: nothing that divides by them can stand for those.
+EXCLUDING = ("oort",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +77,7 @@ class Outcome:
     policy: str
     aggregator: str
     unbiased: bool
+    draws: int
     bias: float
     errors: float
     variance: float
@@ -78,7 +87,7 @@ class Outcome:
 def is_unbiased(policy: str, aggregator: str) -> bool:
     """Return whether the algebra says that the mean step is that of everybody."""
     if aggregator in UNBIASED:
-        return policy not in ESTIMATED
+        return policy not in (*ESTIMATED, *EXCLUDING)
     # One client of each coalition, drawn by size: then shares by mass are alpha / pi.
     return policy == "coalitions, by size" and aggregator in (
         "coalition-mass",
@@ -126,7 +135,12 @@ def draws(
     changes = -LR * losses.gradients(x)
     steps = {name: np.empty((n_draws, DIM)) for name in live}
     inclusion = None
+    state = selector.state_dict()
     for i in range(n_draws):
+        if policy in ANEW:  # asking told it losses: back to what it knew, its stream goes on
+            inclusion = None
+            before = {**state, "rng": selector.state_dict()["rng"]}
+            selector = type(selector).from_state_dict(before)
         picked = _ask(selector, losses, x)
         if inclusion is None:
             inclusion = picked.inclusion
@@ -176,10 +190,11 @@ def examine(n_draws: int, seed: int = 0) -> list[Outcome]:
     found: list[Outcome] = []
     unit_variance = unit_square = 0.0
     for policy in POLICIES:
-        steps, full = draws(policy, n_draws, seed)
+        count = n_draws // 5 if policy in ANEW else n_draws
+        steps, full = draws(policy, count, seed)
         for aggregator, drawn in steps.items():
             away = drawn.mean(axis=0) - full
-            error = drawn.std(axis=0, ddof=1) / np.sqrt(n_draws)
+            error = drawn.std(axis=0, ddof=1) / np.sqrt(count)
             variance = float(drawn.var(axis=0, ddof=1).sum())
             square = variance + float(away @ away)
             if not found:
@@ -189,6 +204,7 @@ def examine(n_draws: int, seed: int = 0) -> list[Outcome]:
                     policy,
                     aggregator,
                     is_unbiased(policy, aggregator),
+                    count,
                     float(np.linalg.norm(away) / np.linalg.norm(full)),
                     float((np.abs(away) / np.maximum(error, 1e-300)).max()),
                     variance / unit_variance,
@@ -222,10 +238,16 @@ def draw(folder: Path, plan: Plan) -> list[str]:
     return ["variance.png"]
 
 
+def rows(folder: Path) -> list[Row]:
+    """Return what `draw` measured, one row for each pair, as plain values."""
+    found: list[Row] = read_json(folder / "variance.json")["outcomes"]
+    return found
+
+
 def _picture(found: list[Outcome], path: Path) -> None:
     from .drawing import COLOURS, new_figure, save
 
-    figure = new_figure(9, 4.2)
+    figure = new_figure(11, 4.2)
     axes = figure.add_subplot()
     width = 0.8 / len(AGGREGATORS)
     for i, (aggregator, colour) in enumerate(zip(AGGREGATORS, COLOURS, strict=False)):

@@ -1,18 +1,25 @@
 """The experiments beyond the paper: ladder, holdout, variance."""
 
+import io
 import json
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
+from fl.history import History
 from fl.presets import BEYOND, METHODS, STEADY, TABLE, make_config
 from fl.reproduce import Plan, beyond, holdout, reproduce
 from fl.reproduce.export import export
+from fl.reproduce.footprint import selector_megabytes
 from fl.reproduce.ladder import ladder_table
+from fl.reproduce.manifest import Manifest
 from fl.reproduce.results import measure, read_experiment
+from fl.reproduce.terminal import ladder_results, print_experiment, variance_results
 from fl.reproduce.variance import AGGREGATORS, POLICIES, is_unbiased
 from fl.reproduce.versus import versus, versus_table
+from fl.store import read_history
 
 SMALL = {"quick": True, "dataset": "digits", "rounds": 6, "seeds": 1}
 
@@ -32,6 +39,10 @@ def test_ladder_shows_gain_and_cost(ladder):
     assert base["memory_megabytes"] == 0
     # A model of digits is 15 010 numbers; what was seen of 50 clients, and a sum in float64.
     assert 0 < memory["memory_megabytes"] <= (50 * 4 + 8) * 15_010 / 1e6
+    assert rows["fedavg + memory"]["selector_megabytes"] == 50 * 8 / 1e6  # sample counts
+    # Rows, C alpha and diag C of 50 clients and 2010 coordinates, and no dense C in 6 rounds.
+    one = 50 * 2010 * 8 / 1e6
+    assert 3 * one < base["selector_megabytes"] < 3 * one + 40 * one
     assert memory["merge_ms"] > 0
     assert memory["select_ms"] > 0
     assert memory["difference"] == pytest.approx(memory["last_five"] - base["last_five"])
@@ -43,11 +54,46 @@ def test_ladder_shows_gain_and_cost(ladder):
     assert "| digits (93 %) | + importance | 0 | not run |" in text
 
 
+def test_a_run_older_than_the_record_tells_its_selectors_size(ladder, tmp_path):
+    """Restored from its checkpoint: but for indices of the last round, and eigenvalues unused."""
+    folder = ladder[1].path.parent / "digits" / "fedcvr-bolt" / "seed-0"
+    history = read_history(folder)
+    live = selector_megabytes([(folder, history)])
+    assert live == max(r["selector_bytes"] for r in history) / 1e6
+    older = History(history.config, history.facts, [{"round": r["round"]} for r in history])
+    assert selector_megabytes([(folder, older)]) == pytest.approx(live, rel=1e-3)
+    assert selector_megabytes([(tmp_path, older)]) is None
+    (tmp_path / "checkpoint.npz").write_bytes(b"damaged")
+    assert selector_megabytes([(tmp_path, older)]) is None
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_terminal_shows_gain_and_cost_of_what_was_run(ladder, width):
+    _, outcome = ladder
+    (table,) = ladder_results(outcome.rows, "Ladder", "fedcvr-bolt", width)
+    lines = plain(table, width)
+    rows = {row["column"]: row for row in outcome.rows if row["seeds"]}
+    assert not any("+ importance" in line for line in lines)  # not run
+    for part, row in rows.items():
+        (line,) = [line.split() for line in lines if line.startswith(f" {part} ")]
+        server = row["selector_megabytes"] + row["memory_megabytes"]
+        assert line[-4:] == [f"{row['spread']:.2f}", "never", "-", f"{server:.1f}"]
+        assert f"{row['last_five']:.2f}" in line
+        assert (f"{row['difference'] or 0:+.2f}" in line) == (width > 80 and part != "fedcvr-bolt")
+    assert "MB" in " ".join(lines)
+
+
+def plain(table, width):
+    console = Console(width=width, file=io.StringIO())
+    console.print(table)
+    return console.file.getvalue().splitlines()
+
+
 def test_export_fills_the_ladder(ladder, tmp_path):
     out, _ = ladder
     (tmp_path / "results.md").write_text("<!-- table beyond-quick -->\n<!-- end beyond-quick -->\n")
     export(out, tmp_path)
-    assert "server MB" in (tmp_path / "results.md").read_text()
+    assert "| select, MB | merge, MB |" in (tmp_path / "results.md").read_text()
     assert (tmp_path / "results" / "beyond-quick.csv").exists()
     assert (tmp_path / "results" / "beyond-quick-paired.csv").exists()
 
@@ -98,7 +144,49 @@ def test_every_part_is_a_method_and_the_preset_has_its_own_name():
     assert {cell.config.rounds for cell in cells} == {200}
 
 
-def test_variance_is_measured_for_every_pair(tmp_path, monkeypatch):
+def test_each_part_of_the_issue_is_added_alone():
+    """One setting away from FedCVR-Bolt, but for places, which need counted coalitions."""
+
+    def settings(method):
+        config = make_config("digits", method)
+        chosen = {**config.selection.options, "features": config.selection.features}
+        return {"aggregator": config.aggregator, **config.aggregator_options, **chosen}
+
+    def added(method, to="fedcvr-bolt"):
+        return settings(method).items() - settings(to).items()
+
+    alone = [
+        {("aggregator", "coalition-mass")},
+        {("aggregator", "importance")},
+        {("aggregator", "memory")},
+        {("aggregator", "coalition-memory")},
+        {("features", "update")},
+        {("within", "neyman")},
+        {("n_coalitions", "eigengap")},
+        {("n_coalitions", "silhouette")},
+    ]
+    found = [added(method) for method in beyond.PARTS.values()]
+    assert all(part in found for part in alone)
+    form = added("fedcvr-bolt-importance-normalised", to="fedcvr-bolt-importance")
+    assert form == {("form", "self-normalised")}
+    places = added("fedcvr-bolt-counted", to="fedcvr-bolt-eigengap")
+    assert places == {("places", "neyman")}
+
+
+def test_a_part_newer_than_the_file_comes_in_its_place(tmp_path, monkeypatch):
+    few = {"fedavg": "fedavg", "fedcvr-bolt": "fedcvr-bolt", STEADY: STEADY}
+    monkeypatch.setattr(beyond, "PARTS", few)
+    for dataset in ("mnist", "digits"):
+        Manifest(beyond.make(Plan(dataset=dataset)), Plan(), tmp_path).write()
+    more = {"fedavg": "fedavg", "+ memory": "fedcvr-bolt-memory", **few}
+    monkeypatch.setattr(beyond, "PARTS", more)
+    Manifest(beyond.make(Plan(dataset="mnist")), Plan(), tmp_path).write()
+    cells = read_experiment(tmp_path / "beyond")["cells"]
+    assert [cell["column"] for cell in cells] == [*more, *few]
+    assert [cell["row"] for cell in cells] == ["mnist"] * 4 + ["digits"] * 3
+
+
+def test_variance_is_measured_for_every_pair(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         "fl.reproduce.variance.POLICIES",
         {name: POLICIES[name] for name in ("uniform", "coalitions, by size")},
@@ -111,3 +199,12 @@ def test_variance_is_measured_for_every_pair(tmp_path, monkeypatch):
         assert row["unbiased"] == is_unbiased(row["policy"], row["aggregator"])
         assert np.isfinite([row["bias"], row["errors"], row["variance"]]).all()
     assert outcome.figures[0].read_bytes().startswith(b"\x89PNG")
+    assert outcome.rows == found
+    print_experiment(read_experiment(outcome.path.parent), outcome.rows)
+    lines = capsys.readouterr().out.splitlines()
+    cells = {row["aggregator"]: f"{row['variance']:.3f}" for row in found[len(AGGREGATORS) :]}
+    (line,) = [line for line in lines if line.startswith(" coalitions, by size")]
+    biased = [name for name in AGGREGATORS if not is_unbiased("coalitions, by size", name)]
+    shown = [f"({cells[name]})" if name in biased else cells[name] for name in AGGREGATORS]
+    assert line.split()[3:] == shown
+    assert len(list(variance_results(outcome.rows, "", 80))) == 3
