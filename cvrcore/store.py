@@ -102,6 +102,11 @@ class CovarianceStore:
         cached = 0 if self._cache is None else self._cache.values.nbytes
         return dense + cached + self.history.nbytes
 
+    def __getstate__(self) -> dict[str, Any]:
+        """End the fold under way, so that a store can be copied and sent to a process."""
+        self._settle()
+        return self.__dict__.copy()
+
     # -- one round --------------------------------------------------------------
 
     def ask(self, pairs: Pairs) -> None:

@@ -130,7 +130,9 @@ def sound(chosen: list[int]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         copy_tree(Path(folder))
         found = suite(Path(folder), " ".join(tests))
-    print(f"without a fault: {found.stdout.splitlines()[-1]}", flush=True)
+    told = found.stdout.splitlines()
+    failures = [line for line in told if line.startswith(("FAILED", "ERROR", "E  "))]
+    print(f"without a fault: {told[-1]}", *failures, sep="\n", flush=True)
     return found.returncode == 0
 
 

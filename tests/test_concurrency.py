@@ -15,6 +15,7 @@ import cvrcore
 from cvrcore import make_selector
 from cvrcore.selectors import BUILT_IN as POLICIES
 from cvrcore.state import load_state
+from cvrcore.store import DEFERRED
 
 N_CLIENTS, N_SELECT, N_FEATURES = 20, 4, 3
 OPTIONS = {
@@ -177,7 +178,15 @@ def test_saves_of_many_threads_never_go_back(tmp_path):
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
 def test_selectors_can_still_be_copied_and_sent(duplicate):
-    selector = cvrcore.CoalitionSelector(N_CLIENTS, N_FEATURES, N_SELECT, seed=0)
+    options = {"seed": 0, "warmup": 0, "store": "dense"}
+    selector, rng = (
+        cvrcore.CoalitionSelector(N_CLIENTS, N_FEATURES, N_SELECT, **options),
+        np.random.default_rng(0),
+    )
+    for _ in range(DEFERRED):  # the last one begins a fold
+        picked = selector.select()
+        selector.observe(picked.clients, rng.random((N_SELECT, N_FEATURES)))
+    assert selector._estimator.store._folding is not None
     selector.select()
     twin = duplicate(selector)
     assert_same(twin.state_dict(), selector.state_dict())
