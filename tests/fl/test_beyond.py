@@ -126,6 +126,14 @@ def test_one_method_against_each_other_is_paired_in_every_measure(tmp_path):
     assert text.rstrip().endswith("| - | - |")
 
 
+def test_holdout_shares_the_classification_tables_runs_of_cifar10():
+    experiment = holdout.make(Plan(dataset="cifar10"))
+    places = {cell.column: cell.place("holdout", "") for cell in experiment.cells}
+    assert experiment.first_seed == 0
+    assert places["fedavg"].as_posix() == "classification/cifar10/fedavg"
+    assert places[STEADY].as_posix() == f"holdout/cifar10/{STEADY}"
+
+
 def test_holdout_begins_where_no_choice_was_made(tmp_path):
     (outcome,) = reproduce("holdout", Plan(**SMALL, methods=(STEADY,)), tmp_path)
     assert (outcome.path.parent / "digits" / STEADY / "seed-10").is_dir()
