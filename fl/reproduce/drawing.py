@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ COLOURS = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9",
     "#D55E00", "#8C6D31", "#7F7F7F", "#000000", "#B8B800",
 )  # fmt: skip
-
+STROKES = ("-", "--", ":")
 
 SMOOTH = 10  # rounds
 MOST_BANDS = 5  # more of them hide one another
@@ -55,22 +56,26 @@ def draw_curves(folder: Path) -> list[str]:
         cells = [c for c in experiment["cells"] if c["row"] == row and c["runs"]]
         if not cells:
             continue
-        figure = new_figure(7, 4.2)
+        many = len(cells) > len(COLOURS)  # their names would hide the lines
+        figure = new_figure(9.5 if many else 7, 4.2)
         axes = figure.add_subplot()
         band = len(cells) <= MOST_BANDS
+        looks = itertools.product(STROKES, COLOURS)  # once round the colours, the next stroke
         lows = [
-            _curve(axes, folder, cell, colour, band)
-            for cell, colour in zip(cells, COLOURS * 3, strict=False)
+            _curve(axes, folder, cell, look, band) for cell, look in zip(cells, looks, strict=False)
         ]
         _label(axes, experiment, row + ", band of 2 std" * band, min(lows))
         axes.set_xlabel("round")
-        axes.legend(frameon=False, fontsize=8, ncols=2)
+        beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if many else {"ncols": 2}
+        axes.legend(frameon=False, fontsize=8, **beside)
         names.append(f"{slug(row)}-curves.png")
         save(figure, folder / names[-1])
     return names
 
 
-def _curve(axes: Axes, folder: Path, cell: dict[str, Any], colour: str, band: bool) -> float:
+def _curve(
+    axes: Axes, folder: Path, cell: dict[str, Any], look: tuple[str, str], band: bool
+) -> float:
     """Draw one cell, smoothed; return the least value that the figure should show."""
     columns = [h.column(h.metric) for h in histories(folder, cell).values()]
     rounds = columns[0][0]
@@ -78,7 +83,9 @@ def _curve(axes: Axes, folder: Path, cell: dict[str, Any], colour: str, band: bo
     mean = values.mean(axis=0)
     main = cell["method"] == "fedcvr-bolt"
     label = f"{cell['column']} ({len(values)})"
-    axes.plot(rounds, mean, label=label, linewidth=2.2 if main else 1.2, color=colour)
+    stroke, colour = look
+    width = 2.2 if main else 1.2
+    axes.plot(rounds, mean, label=label, linewidth=width, color=colour, linestyle=stroke)
     if band and len(values) > 1:
         spread = 2 * values.std(axis=0, ddof=1)
         axes.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.10, lw=0)
