@@ -3,7 +3,8 @@
    base[i, j, d] += sum_s history[i, s, d] * history[j, s, d] for i >= j, with s in order and no
    fused multiply-add: the bits of the plain loop. Coordinates come in blocks of LANES; the
    history of one block is first copied together, so that a tile of TILE x TILE pairs reads
-   it in one run and keeps its sums in registers over all s. */
+   it in one run and keeps its sums in registers over all s. A tile on the diagonal works out
+   more than it stores: what lies above belongs to other pairs. */
 
 #ifndef CVRCORE_FOLD_H
 #define CVRCORE_FOLD_H
@@ -33,7 +34,7 @@ typedef float lanes_f32 __attribute__((vector_size(4 * WIDTH), aligned(4), may_a
    (n_clients, n_stored, LANES). */
 #define DEFINE_FOLD(NAME, REAL, VECTOR)                                                           \
     static inline void NAME##_tile(REAL *const out[], const double *left, const double *right,    \
-                                   ptrdiff_t n_stored, int part) {                                \
+                                   ptrdiff_t n_stored, int part, int diagonal) {                  \
         lanes sums[TILE][TILE], a[TILE], b[TILE];                                                 \
         for (int r = 0; r < TILE; r++)                                                            \
             for (int c = 0; c < TILE; c++)                                                        \
@@ -49,7 +50,7 @@ typedef float lanes_f32 __attribute__((vector_size(4 * WIDTH), aligned(4), may_a
                     sums[r][c] += a[r] * b[c];                                                    \
         }                                                                                         \
         for (int r = 0; r < TILE; r++)                                                            \
-            for (int c = 0; c < TILE; c++)                                                        \
+            for (int c = 0; c < (diagonal ? r + 1 : TILE); c++)                                   \
                 *(VECTOR *)(out[r] + c * LANES + part) =                                          \
                     __builtin_convertvector(sums[r][c], VECTOR);                                  \
     }                                                                                             \
@@ -71,15 +72,18 @@ typedef float lanes_f32 __attribute__((vector_size(4 * WIDTH), aligned(4), may_a
             for (ptrdiff_t i0 = low; i0 < n_clients; i0 += TILE) {                                \
                 const ptrdiff_t high = low + PANEL;                                               \
                 const ptrdiff_t rows = n_clients - i0 < TILE ? n_clients - i0 : TILE;             \
-                ptrdiff_t tiles = rows == TILE ? (i0 + 1) / TILE * TILE : low;                    \
-                if (tiles > high)                                                                 \
-                    tiles = high;                                                                 \
+                const ptrdiff_t tiles = rows < TILE ? low : i0 < high ? i0 + TILE : high;         \
                 for (ptrdiff_t j0 = low; j0 < tiles; j0 += TILE) {                                \
                     REAL *out[TILE];                                                              \
                     for (int r = 0; r < TILE; r++)                                                \
                         out[r] = base + ((i0 + r) * (i0 + r + 1) / 2 + j0) * LANES;               \
                     for (int part = 0; part < LANES; part += WIDTH)                               \
-                        NAME##_tile(out, packed + i0 * run, packed + j0 * run, n_stored, part);   \
+                        if (j0 < i0)                                                              \
+                            NAME##_tile(out, packed + i0 * run, packed + j0 * run, n_stored,      \
+                                        part, 0);                                                 \
+                        else                                                                      \
+                            NAME##_tile(out, packed + i0 * run, packed + j0 * run, n_stored,      \
+                                        part, 1);                                                 \
                 }                                                                                 \
                 for (ptrdiff_t i = i0; i < i0 + rows; i++) /* what the tiles leave */             \
                     for (ptrdiff_t j = tiles; j <= i && j < high; j++)                            \
