@@ -1,6 +1,7 @@
 """check_selector passes every policy of ours, and each check catches what it is for."""
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from cvrcore.selectors import BUILT_IN
 from cvrcore.selectors.uniform import UniformSelector
 from cvrcore.testing import ConformanceError, check_selector, selector_checks
 from cvrcore.testing.checks import CHECKS
+from cvrcore.testing.claims import difference
 
 VARIANTS = {
     "power-of-choice": [{}, {"candidates": "uniform", "n_candidates": 4}],
@@ -393,3 +395,17 @@ def test_the_global_random_state_is_put_back():
     np.random.seed(5)  # noqa: NPY002
     random.seed(5)
     assert after == (np.random.rand(), random.random())  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    ("other", "where"),
+    [
+        ({"a": [1, 2]}, "state has the keys"),
+        ({"a": [1, 2], "b": [3]}, r"state\['b'\] has 2 and 1 items"),
+        ({"a": [1, 2.0], "b": [3, 4]}, r"state\['a'\]\[1\] is int and float"),
+        ({"a": [1, 2], "b": [3, 5]}, r"state\['b'\]\[1\]"),
+    ],
+)
+def test_where_two_states_differ_is_told(other, where):
+    assert re.search(where, difference({"a": [1, 2], "b": [3, 4]}, other))
+    assert difference(other, other) is None

@@ -243,3 +243,31 @@ def test_rows_move_to_a_file_when_they_outgrow_the_limit(tmp_path):
         assert_array_equal(bank.read(k), rows[k])
         assert_array_equal(twin.read(k), rows[k])
     assert bank.nbytes == 9 * 10 * 4
+
+
+def test_a_state_kept_in_a_file_wants_a_limit_that_keeps_it_there(tmp_path):
+    kept = Bank("float32", limit=10, folder=tmp_path)
+    kept.fit(6, D)
+    kept.write(1, np.ones(D, dtype=np.float32))
+    state = kept.state()
+    with pytest.raises(ValueError, match="limit must be below the .* bytes that the state keeps"):
+        Bank("float32", limit=10**9, folder=tmp_path).restore(state)
+
+
+def test_labels_of_a_saved_memory_must_be_rows_of_it():
+    aggregator = make_aggregator("coalition-memory")
+    for clients, model, updates in rounds(3):
+        step_of(aggregator, selection(clients), model, updates)
+    state = aggregator.state_dict()
+    state["labels"] = state["labels"] + 7
+    fresh = make_aggregator("coalition-memory")
+    with pytest.raises(ValueError, match="labels must be below 2, as rows are"):
+        fresh.load_state_dict(state)
+
+
+def test_without_coalitions_there_is_one_memory_for_all():
+    one, same = make_aggregator("coalition-memory"), make_aggregator("coalition-memory")
+    for clients, model, updates in rounds(4):
+        first = step_of(one, selection(clients, labels=None), model, updates)
+        second = step_of(same, selection(clients, labels=np.zeros(6, int)), model, updates)
+        assert_array_equal(first, second)

@@ -203,3 +203,17 @@ def test_damaged_metadata_hides_nobody(install, monkeypatch):
 def test_ours_are_built_without_a_look_at_what_is_installed(monkeypatch):
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **kwargs: pytest.fail("looked"))
     assert make_selector("oort", n_clients=4, n_select=2).name == "oort"
+
+
+def test_a_distribution_without_a_name_is_called_unknown(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    info = tmp_path / "nameless-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\n")
+    (info / "entry_points.txt").write_text("[cvrcore.selectors]\nnobody = nowhere:Nothing\n")
+    assert "nobody" in POLICIES
+    assert "nobody" in repr(POLICIES)
+    with pytest.raises(PolicyError, match="nobody"):
+        policy_class("nobody")
+    with pytest.raises(KeyError):
+        POLICIES["somebody"]

@@ -208,3 +208,68 @@ def test_features_must_fit_a_ready_selector():
     roster = Roster(cvrcore.CoalitionSelector(8, 7, 2, seed=0))
     with pytest.raises(ValueError, match="the 7 coordinates of the selector, got 10"):
         roster.watch(INITIAL)
+
+
+def test_a_policy_that_probes_must_be_told_how():
+    roster = make_roster("power-of-choice")
+    with pytest.raises(ValueError, match="'power-of-choice' probes: ask must be given, got None"):
+        roster.choose(SIZES)
+    assert roster.selector.round == 0
+    assert len(roster.choose(SIZES, losses)) == 3  # nothing was spoilt
+
+
+def test_a_report_without_a_round_is_refused():
+    roster = make_roster("uniform")
+    with pytest.raises(ValueError, match="report must follow choose"):
+        roster.report({})
+    picked = roster.choose(SIZES)
+    roster.report(answers(picked, 0))
+    with pytest.raises(ValueError, match="report must follow choose"):
+        roster.report(answers(picked, 0))
+
+
+def test_updates_are_watched_as_changes_of_what_was_sent():
+    """The same picks as by hand, with rows less those of the model sent."""
+    features = FeatureMap.last_layer(INITIAL)
+    roster = Roster("fedcvr-bolt", n_select=3, seed=4, features="update", options={"warmup": 1})
+    roster.watch(INITIAL)
+    roster.welcome(newcomers(SIZES))
+    names = sorted(SIZES)
+    plain = cvrcore.CoalitionSelector(8, 10, 3, weights=[SIZES[n] for n in names], warmup=1, seed=4)
+    for t in range(4):
+        sent, picked, selection = model_of("server", t), roster.choose(names), plain.select()
+        assert picked == [names[k] for k in selection.clients]
+        came = answers(picked, t)
+        roster.report(came, sent=sent)
+        clients = np.sort(selection.clients)
+        plain.observe(clients, features.updates([came[names[k]].model for k in clients], sent))
+    assert_array_equal(roster.selector.rows, plain.rows)
+    other = Roster("fedcvr-bolt", n_select=3, seed=4)
+    with pytest.raises(ValueError, match="features must be 'update', as in the saved state"):
+        other.load_state_dict(roster.state_dict())
+
+
+def test_label_counts_are_wanted_and_passed_on_as_clients_join(caplog):
+    roster = make_roster("fedcbs")
+    with caplog.at_level(logging.WARNING):
+        roster.welcome({"blank": Newcomer(3.0, None)})
+    assert "'fedcbs' wants its label counts" in caplog.text
+    roster.welcome({"late": Newcomer(3.0, [9, 0, 1])})
+    assert roster.selector.n_clients == 9
+    assert_array_equal(roster.selector.label_counts[-1], [9, 0, 1])
+
+
+@pytest.mark.parametrize("weight", [np.nan, np.inf, -1.0])
+def test_a_client_of_no_sound_size_is_not_taken_in(weight, caplog):
+    roster = make_roster("uniform")
+    with caplog.at_level(logging.WARNING):
+        roster.welcome({"odd": Newcomer(weight, None)})
+    assert "must be finite and non-negative" in caplog.text
+    assert "odd" not in roster.ids
+    assert "odd" not in {id for t in range(20) for id in _round(roster, [*SIZES, "odd"])}
+
+
+def _round(roster, names):
+    picked = roster.choose(names)
+    roster.report({id: Answer() for id in picked})
+    return picked

@@ -83,3 +83,11 @@ def test_available_is_a_mask_or_ids(available):
     models = flat_models(9, 4, np.random.default_rng(6))
     picked = cvrcore.select(models, 3, available=available, seed=0)
     assert set(picked.clients) <= {2, 5, 7}
+
+
+def test_available_may_be_a_set_of_ids():
+    models = np.random.default_rng(0).normal(size=(8, 3))
+    picked = cvrcore.select(models, n_select=2, available={6, 1, 3}, seed=0)
+    same = cvrcore.select(models, n_select=2, available=[1, 3, 6], seed=0)
+    assert_array_equal(picked.clients, same.clients)
+    assert set(picked.clients) <= {1, 3, 6}

@@ -1,5 +1,6 @@
 import os
 import stat
+import zipfile
 
 import numpy as np
 import pytest
@@ -87,3 +88,17 @@ def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert load_state(path) == {"v": 1}
     assert os.listdir(tmp_path) == ["s.npz"]
     assert stat.S_ISREG(path.stat().st_mode)
+
+
+def test_numbers_of_numpy_come_back_as_plain_ones(tmp_path):
+    save_state(tmp_path / "s.npz", {"a": np.float64(2.5), "b": [np.int64(3), np.bool_(True)]})
+    found = load_state(tmp_path / "s.npz")
+    assert found == {"a": 2.5, "b": [3, True]}
+    assert [type(found["a"]), *map(type, found["b"])] == [float, int, bool]
+
+
+def test_arrays_of_another_npy_version_are_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "s.npz", "w") as archive, archive.open("a.npy", "w") as file:
+        np.lib.format.write_array(file, np.zeros(3), version=(2, 0))
+    with pytest.raises(ValueError, match="not a readable cvrcore state"):
+        load_state(tmp_path / "s.npz")
