@@ -25,6 +25,17 @@ OPTIONS = {
 VERBS = ("probe", "select", "observe", "state_dict", "save", "resize", "load_state_dict")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _compiled():
+    """Numba takes seconds, and a minute where threads change places all the time: before."""
+    selector, rng = make("fedcvr-bolt"), np.random.default_rng(0)
+    for n_clients in range(N_CLIENTS, N_CLIENTS + 2 * DEFERRED):
+        picked = selector.select()
+        selector.observe(picked.clients, rng.random((N_SELECT, N_FEATURES)))
+        selector.resize(n_clients + 1, [1.0])
+    selector.state_dict()
+
+
 @pytest.fixture(autouse=True)
 def _switch_often():
     """Let threads change places every few bytecodes."""
