@@ -159,7 +159,8 @@ def _cost(runs: Sequence[History], target: float | None, scale: float) -> Row:
         "seconds": _mean([h.seconds("round") for h in runs]),
         "memory_megabytes": _mean([_memory(h) for h in runs]),
         "select_ms": _mean([1e3 * h.seconds("select") / len(h) for h in runs]),
-        "merge_ms": _mean([1e3 * h.seconds("merge") / len(h) for h in runs]),
+        # Runs older than that clock do not know it.
+        "merge_ms": _mean([1e3 * h.seconds("merge") / len(h) for h in runs if h.seconds("merge")]),
     }
 
 
