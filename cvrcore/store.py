@@ -286,6 +286,8 @@ class CovarianceStore:
     def _begin_fold(self) -> None:
         """Begin to add all waiting residuals to the dense part, block by block."""
         base, parts = self.base, self.history.parts()
+        if not parts:
+            return
 
         def fold(start: int, stop: int) -> None:
             for residuals, used in parts:
@@ -293,7 +295,7 @@ class CovarianceStore:
 
         work = self.history.count * LANES * self.n_clients**2 // 2
         n_blocks = -(-self.n_features // LANES)
-        self._folding = begin_chunks(fold, n_blocks, max(1, _TASK // max(work, 1)))
+        self._folding = begin_chunks(fold, n_blocks, max(1, _TASK // work))
 
     def _settle(self) -> None:
         """End the fold that was begun, if there is one."""
