@@ -63,9 +63,6 @@ def test_large_round(benchmark, turn, kind, who):
         return
     benchmark.name = f"ours, {who}"
     steady = Steady(kind, *LARGE, n_rounds=int(who.split()[0]))
-    # Ours grows by 2.4 MB a round. The host of a virtual machine takes back what is free, and is
-    # slow to give it again: asked for it here, it is out of the clock; page faults are not.
-    np.ones(40_000_000)
     run_ours(benchmark, steady, rounds=32)
 
 
