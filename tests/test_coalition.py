@@ -12,7 +12,6 @@ from problems import flat_models, planted_models
 import cvrcore
 from cvrcore import _backend
 from cvrcore.selection import draw_selection
-from cvrcore.store import DEFERRED
 
 N_CLIENTS, N_FEATURES, N_SELECT = 30, 7, 5  # "auto" becomes dense after fifteen main rounds
 
@@ -429,33 +428,3 @@ def test_load_finds_the_policy_of_a_file(tmp_path):
     selector, _ = make()
     selector.save(tmp_path / "s.npz")
     assert isinstance(cvrcore.Selector.load(tmp_path / "s.npz"), cvrcore.CoalitionSelector)
-
-
-def test_a_fold_that_was_cut_off_is_not_gone_on_from(monkeypatch):
-    """Nobody knows what of it was written: the last saved state is the way on."""
-    selector = cvrcore.CoalitionSelector(12, 5, 3, warmup=0, seed=0, store="dense")
-    rng = np.random.default_rng(0)
-
-    def go():
-        picked = selector.select()
-        selector.observe(picked.clients, rng.normal(size=(3, 5)))
-
-    for _ in range(DEFERRED - 1):
-        go()
-    saved = selector.state_dict()
-
-    def fail(*_):
-        raise MemoryError("told to fail")
-
-    with monkeypatch.context() as patch:
-        patch.setitem(_backend.__dict__, "fold_history", fail)
-        go()  # begins to fold
-        with pytest.raises(MemoryError, match="told to fail"):
-            go()
-    for refused in (go, selector.state_dict, selector.covariance):
-        with pytest.raises(RuntimeError, match="cut off in the middle: load the last saved state"):
-            refused()
-    selector.load_state_dict(saved)
-    go()
-    go()
-    assert np.isfinite(selector.scores).all()

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import cvrcore
 from cvrcore.covariance import cosine_coefficients, representatives
 from cvrcore.pairs import Pairs
-from cvrcore.store import DEFERRED, LANES, CovarianceStore
+from cvrcore.store import LANES, CovarianceStore
 
 SIZES = [(1, 1, 1), (2, 3, 1), (9, 5, 6), (33, 17, 13)]
 
@@ -301,23 +301,3 @@ def test_estimate_converges_at_the_robbins_monro_rate():
         errors.append(found)
     slope = np.polyfit(np.log(marks), np.log(np.mean(errors, axis=0)), 1)[0]
     assert -0.6 < slope < -0.4
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_sixteen_residuals_of_an_older_state_are_folded_first(dtype):
-    """Before, the sixteenth waited in the state; now its fold begins at once."""
-    residuals = np.random.default_rng(0).normal(size=(DEFERRED + 3, 7, 5)).astype(dtype)
-    live = CovarianceStore(7, 5, "dense", dtype)
-    for residual in residuals[:DEFERRED]:
-        live.append(residual, 0.25)
-    older = CovarianceStore(7, 5, "dense", dtype)
-    waiting = CovarianceStore(7, 5, "factored", dtype)
-    for residual in residuals[:DEFERRED]:
-        waiting.append(residual, 0.25)
-    state = {**older.state(), **waiting.state(), "base": older.state()["base"], "next": 0}
-    older.restore(state)
-    assert older.history.count == DEFERRED
-    for residual in residuals[DEFERRED:]:
-        live.append(residual, 0.25)
-        older.append(residual, 0.25)
-    assert_array_equal(older.dense(), live.dense())
