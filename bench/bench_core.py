@@ -120,7 +120,7 @@ def test_covariance_step_ours(benchmark):
 
     def step():
         rate = 1.0 / (selector.updates + 2)
-        selector._estimator.learn(selector._rows, representative, alpha, rate)
+        selector._estimator.step(selector._rows, representative, alpha, rate)()
 
     benchmark.pedantic(step, rounds=400, iterations=1)
 

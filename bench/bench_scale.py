@@ -46,6 +46,7 @@ class Drive:
         models = self.federation.draw(picked.clients)
         began = time.perf_counter()
         self.selector.observe(picked.clients, models)
+        _ = self.selector.updates  # waits for what `observe` only began
         return time.perf_counter() - began + select, select
 
     def round(self):

@@ -80,7 +80,7 @@ def drive(world, n_select, n_rounds, windows, within="boltzmann"):
         world.learn(picked.clients, models)
         chosen, rows = representatives(picked.clients, picked.coalitions), selector.rows
         for kept in shorter.values():
-            kept.learn(rows, chosen, alpha, 1.0 / (kept.updates + 2))
+            kept.step(rows, chosen, alpha, 1.0 / (kept.updates + 2))()
     found = [
         {
             "window": w,

@@ -56,3 +56,4 @@ class Steady:
     def round(self, noise):
         picked = self.selector.select()
         self.selector.observe(picked.clients, self.models.centres[picked.clients] + noise)
+        _ = self.selector.updates  # waits for what `observe` only began

@@ -7,6 +7,7 @@ depend on the size of the problem alone, so the number of threads changes no bit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,15 +45,17 @@ class Estimator:
         self._spare: Float | None = None  # the residual, where no store keeps it
         self._torn = False  # whether a step was begun and not ended
 
-    def learn(
+    def step(
         self,
         rows: Float,
         representative: Ids,
         alpha: Float,
         rate: float,
         previous: Float | None = None,
-    ) -> None:
-        """Take one step with this round's residuals, Algorithm 1, lines 14 and 17.
+    ) -> Callable[[], None]:
+        """Prepare one step with this round's residuals, Algorithm 1, lines 14 and 17.
+
+        What it returns takes the step. All that is large and stays is allocated before that.
 
         Parameters
         ----------
@@ -90,10 +93,17 @@ class Estimator:
             _backend.regression_residual(*entries, *learned, *news, *totals)
             self.store.keep(pairs, start, stop, asked.sums)
 
-        run_chunks(residuals, pairs.clients.size, chunk)
-        # Only now: in a full window the place held a residual of representatives till here.
-        slot.block[pairs.alone, slot.place] = 0.0
-        projection, squares = sums[0] if n_chunks == 1 else sums.sum(axis=0)
+        def take() -> None:
+            run_chunks(residuals, pairs.clients.size, chunk)
+            # Only now: in a full window the place held a residual of representatives till here.
+            slot.block[pairs.alone, slot.place] = 0.0
+            self._advance(slot, rate, sums[0] if n_chunks == 1 else sums.sum(axis=0))
+
+        return take
+
+    def _advance(self, slot: Slot, rate: float, sums: Float) -> None:
+        """Bring moments and scores up to date with the residual in `slot`."""
+        projection, squares = sums
         keep, gain = 1.0 - rate, rate / slot.weight**2
         self._torn = True  # until everything that follows is done
         self.floor = keep * self.floor + gain * DIAGONAL_FLOOR / self.n_clients * squares
@@ -114,7 +124,7 @@ class Estimator:
                 self.scores,
             )
 
-        run_chunks(advance, self.n_clients, chunk)
+        run_chunks(advance, self.n_clients, self._chunk())
         if self.store is not None:
             self.store.close(slot)
         self.ones *= keep

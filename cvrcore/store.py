@@ -48,9 +48,9 @@ class CovarianceStore:
     ``C = scale * (base + sum_s r_s r_s^T)``. "factored" never folds: O(K t D) memory.
     "dense" folds every sixteen rounds into packed triangles, O(K^2 D / 2), while clients
     train: a fold begins with the sixteenth residual and ends at the next call. "auto" begins
-    factored and becomes dense when that is smaller, after K / 2 rounds, or sooner when
-    little of what is asked for can be continued from an earlier answer; or it keeps a
-    window of the last rounds, where neither fits.
+    factored and becomes dense, in the same way, when that is smaller, after K / 2 rounds, or
+    sooner when little of what is asked for can be continued from an earlier answer; or it
+    keeps a window of the last rounds, where neither fits.
 
     Parameters
     ----------
@@ -84,9 +84,11 @@ class CovarianceStore:
         self._nothing = np.empty((1, 1, n_features), dtype=dtype)  # stands for no block at all
         self._none = np.empty((0, n_features))
         self._cache: PairCache | None = None
+        self._room: Float | None = None  # for a dense part that the next `close` begins
         self._folding: Chunks | None = None
         if kind == "dense":
-            self._make_dense()
+            self.base = self._new_base(n_clients)
+            self.history = History(n_clients, n_features, dtype, DEFERRED)
 
     @property
     def form(self) -> str:
@@ -168,8 +170,8 @@ class CovarianceStore:
         if scale < (1e-60 if self.dtype == np.float64 else 1e-12):
             self._rescale()
             scale = 1.0 - rate
-        if self.base is None and self.kind == "auto" and self._dense_pays():
-            self._make_dense()
+        dense_next = self.base is None and self.kind == "auto" and self._dense_pays()
+        self._room = np.empty(self._base_shape(self.n_clients), self.dtype) if dense_next else None
         weight = float(np.sqrt(rate / scale))
         # A decaying rate has weight 1 up to rounding: then there is nothing to scale.
         block, index = self.history.slot()
@@ -179,9 +181,9 @@ class CovarianceStore:
         """Take the step whose residual was written into `slot`."""
         self.scale = slot.scale
         self.history.push(slot.weight**2)
-        if self.history.wrapped:
+        if self.history.wrapped or self._room is not None:
             self._cache = None
-        if self.base is not None and self.history.count == DEFERRED:
+        if self._room is not None or (self.base is not None and self.history.count == DEFERRED):
             self._begin_fold()
 
     # -- everything at once -------------------------------------------------------
@@ -271,25 +273,29 @@ class CovarianceStore:
         smaller = 2 * self.history.count >= self.n_clients
         return self.may_be_dense and (smaller or 12 * self._streamed >= self.n_clients**2)
 
-    def _new_base(self, n_clients: int) -> Float:
-        """Return the dense part of C(1), in the layout of `cvrcore._covariance`."""
-        shape = (-(-self.n_features // LANES), n_clients * (n_clients + 1) // 2, LANES)
-        return np.full(shape, self.ones, dtype=self.dtype)
+    def _base_shape(self, n_clients: int) -> tuple[int, int, int]:
+        """Return the layout of `cvrcore._covariance`: blocks of coordinates, pairs, lanes."""
+        return -(-self.n_features // LANES), n_clients * (n_clients + 1) // 2, LANES
 
-    def _make_dense(self) -> None:
-        self.base = self._new_base(self.n_clients)
-        self._cache = None
-        self._begin_fold()
-        self._settle()
-        self.history = History(self.n_clients, self.n_features, self.dtype, DEFERRED)
+    def _new_base(self, n_clients: int) -> Float:
+        """Return the dense part of C(1)."""
+        return np.full(self._base_shape(n_clients), self.ones, dtype=self.dtype)
 
     def _begin_fold(self) -> None:
-        """Begin to add all waiting residuals to the dense part, block by block."""
-        base, parts = self.base, self.history.parts()
-        if not parts:
-            return
+        """Begin to add all waiting residuals to the dense part, block by block.
+
+        A dense part that is new is filled on the way: its memory is touched here first, which
+        takes longer than the sums.
+        """
+        is_new, ones, parts = self._room is not None, self.ones, self.history.parts()
+        if self._room is not None:
+            self.base, self._room = self._room, None
+        base = self.base
+        assert base is not None
 
         def fold(start: int, stop: int) -> None:
+            if is_new:
+                base[start:stop] = ones
             for residuals, used in parts:
                 _backend.fold_history(base, residuals, used, start, stop)
 
@@ -299,10 +305,14 @@ class CovarianceStore:
 
     def _settle(self) -> None:
         """End the fold that was begun, if there is one."""
-        if self._folding is not None:
-            self._folding.finish()
-            self._folding = None
+        if self._folding is None:
+            return
+        self._folding.finish()
+        self._folding = None
+        if self.history.window == DEFERRED:
             self.history.clear()
+        else:  # all rounds till now, of a store that has become dense
+            self.history = History(self.n_clients, self.n_features, self.dtype, DEFERRED)
 
     def _rescale(self) -> None:
         """Bring scale back to 1 before it underflows (a constant rate gets there)."""

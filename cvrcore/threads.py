@@ -78,11 +78,11 @@ def single_blas_thread() -> contextlib.AbstractContextManager[None]:
 
 
 @functools.cache
-def _crew(size: int, pid: int) -> ThreadPoolExecutor:
+def _crew(size: int, pid: int, name: str = "cvrcore") -> ThreadPoolExecutor:
     # Keyed by process: threads do not survive a fork. Imported here: it brings logging along.
     from concurrent.futures import ThreadPoolExecutor
 
-    return ThreadPoolExecutor(size, thread_name_prefix="cvrcore")
+    return ThreadPoolExecutor(size, thread_name_prefix=name)
 
 
 class Chunks:
@@ -95,16 +95,23 @@ class Chunks:
     length, chunk : int
     n_helpers : int
         Threads of the crew that take part.
+    crew : str
+        Its name. Work that runs chunks itself needs another crew than they do.
     """
 
     def __init__(
-        self, work: Callable[[int, int], object], length: int, chunk: int, n_helpers: int
+        self,
+        work: Callable[[int, int], object],
+        length: int,
+        chunk: int,
+        n_helpers: int,
+        crew: str = "cvrcore",
     ) -> None:
         self._work, self._length, self._chunk = work, length, chunk
         self._starts = iter(range(0, length, chunk))  # next() on it is atomic under the GIL
         self._error: BaseException | None = None
-        crew = _crew(n_helpers, os.getpid()) if n_helpers else None
-        self._helpers = [crew.submit(self._take) for _ in range(n_helpers)] if crew else []
+        pool = _crew(n_helpers, os.getpid(), crew) if n_helpers else None
+        self._helpers = [pool.submit(self._take) for _ in range(n_helpers)] if pool else []
 
     def _take(self) -> None:
         for start in self._starts:
@@ -156,9 +163,20 @@ def begin_chunks(work: Callable[[int, int], object], length: int, chunk: int) ->
     return begun
 
 
+def begin(work: Callable[[], object]) -> Chunks:
+    """Let a thread begin `work`, all of it, while the caller goes on, and `finish` it later.
+
+    The work may run chunks itself. With a single thread it is `finish` that does it.
+    """
+    begun = Chunks(lambda start, stop: work(), 1, 1, min(n_threads() - 1, 1), "cvrcore-upkeep")
+    _begun.add(begun)
+    return begun
+
+
 def _finish_begun() -> None:
     for begun in list(_begun):
-        begun.finish()
+        with contextlib.suppress(Exception):  # whoever began it will be told
+            begun.finish()
 
 
 if hasattr(os, "register_at_fork"):

@@ -68,7 +68,7 @@ FAULTS = [
     ("estimator", "self.floor = keep * self.floor + gain", "self.floor = self.floor + gain", "coalition stateful"),
     ("estimator", "self.ones *= keep", "self.ones *= 1.0", "coalition stateful"),
     ("estimator", "self.moment * share + self.ones * (1.0 - share)", "self.moment", "coalition stateful"),
-    ("selectors/coalition", "1.0 / (self._estimator.updates + 2)", "1.0 / (self._estimator.updates + 1)", "coalition stateful"),
+    ("selectors/coalition", "1.0 / (estimator.updates + 2)", "1.0 / (estimator.updates + 1)", "coalition stateful"),
     ("_covariance", "if j != known:", "if known < 0:", "covariance"),
     ("_lloyd", "best = products[i, 0] - halves[0]", "best = products[i, 0]", "lloyd"),
     ("_lloyd", "sizes[label] += 1", "sizes[label] += 2", "lloyd"),

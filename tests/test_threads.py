@@ -98,7 +98,7 @@ def test_work_that_was_cut_off_is_never_taken_for_done(monkeypatch):
 FORK = """
 import os, sys, time
 import numpy as np
-from cvrcore.threads import begin_chunks
+from cvrcore.threads import begin, begin_chunks
 
 done = np.zeros(6, dtype=int)
 
@@ -106,7 +106,7 @@ def work(start, stop):
     time.sleep(0.05)
     done[start:stop] += 1
 
-begun = begin_chunks(work, 6, 1)
+begun = BEGIN
 child = os.fork()
 if not child:
     os._exit(0 if (done == 1).all() else 1)
@@ -115,9 +115,13 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_fork_waits_for_work_that_was_begun():
+@pytest.mark.parametrize("call", ["begin_chunks(work, 6, 1)", "begin(lambda: work(0, 6))"])
+def test_a_fork_waits_for_work_that_was_begun(call):
     environment = {**os.environ, "CVRCORE_NUM_THREADS": "2", "PYTHONPATH": os.getcwd()}
     found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORK], env=environment, timeout=60, check=False
+        [sys.executable, "-W", "ignore", "-c", FORK.replace("BEGIN", call)],
+        env=environment,
+        timeout=60,
+        check=False,
     )
     assert found.returncode == 0

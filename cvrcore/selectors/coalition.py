@@ -22,27 +22,24 @@ from .._validation import (
 from ..affinity import KERNELS, check_gamma
 from ..allocation import PLACES, SIZE_LAWS, expected_distances
 from ..clustering import trivial_partition
-from ..counting import COUNTS, CountedPartition
+from ..counting import COUNTS
 from ..covariance import PREDICTORS, cosine_coefficients, representatives
 from ..estimator import Estimator
 from ..memory import UNLIMITED
-from ..partition import (
-    ExactPartition,
-    NystromPartition,
-    Partition,
-    PlanePartition,
-    Problem,
-)
+from ..partition import Problem
 from ..plan import Plan, make_plan
 from ..sampling import LAWS, SCORES
 from ..selection import Selection, draw_selection
-from ..store import STORES, CovarianceStore
+from ..store import STORES
+from ..threads import Chunks, begin
 from .base import Probe, Report, Selector
 from .locking import serialised
+from .planned import make_partition, make_store
 from .uniform import uniform_selection
 
 #: The paper's text made finite, and what the authors' published scripts compute.
 PRESETS: Final = {"paper": "regression", "scripts": "cosine"}
+_WORTH_A_THREAD: Final = 100_000  # entries of all rows; a step of fewer ends before one wakes up
 _SQUARED: Final = float(np.sqrt(np.finfo(np.float32).max))  # the most that float32 can square
 
 
@@ -185,10 +182,12 @@ class CoalitionSelector(Selector):
         self.n_landmarks, self.landmarks = n_landmarks, landmarks
         self._plan = self._make_plan(self.n_clients, self.store, window, clustering, n_landmarks)
         self._initial, self._rows = self._initial_rows(initial)
-        self._estimator = Estimator(
-            self.n_clients, self.n_features, self.dtype, self._make_store(self._plan)
-        )
-        self._partition = self._make_partition(self._plan)
+        shape = (self.n_clients, self.n_features)
+        kept = make_store(self._plan, *shape, self.dtype)
+        self._settled = Estimator(*shape, self.dtype, kept)
+        self._learning: Chunks | None = None  # a step of it that is under way
+        rule = (self.n_clients, self.kernel, self.gamma, self.n_coalitions)
+        self._partition = make_partition(self._plan, *rule)
         self._labels: Ids | None = None
         self._age = 0  # main rounds since the coalitions were made
 
@@ -224,33 +223,6 @@ class CoalitionSelector(Selector):
             "clustering": "auto" if plan.clustering == "plane" else plan.clustering,
             "n_landmarks": max(plan.n_landmarks, self.n_select),
         }
-
-    def _make_store(self, plan: Plan) -> CovarianceStore | None:
-        if plan.store == "none":
-            return None
-        shape = (self.n_clients, self.n_features)
-        return CovarianceStore(*shape, plan.store, self.dtype, plan.window, plan.may_be_dense)
-
-    def _make_partition(self, plan: Plan) -> Partition:
-        if isinstance(self.n_coalitions, str):
-            if plan.clustering != "exact":
-                raise ValueError(
-                    "n_coalitions must be a number unless clustering is exact, of three "
-                    f"coordinates or more, got {self.n_coalitions!r} with {plan.clustering!r}"
-                )
-            return CountedPartition(self.n_clients, self.kernel, self.gamma, self.n_coalitions)
-        if plan.clustering == "plane":
-            return PlanePartition()
-        if plan.clustering == "exact":
-            return ExactPartition(self.n_clients, self.kernel, self.gamma)
-        return NystromPartition(
-            self.n_clients,
-            self.kernel,
-            self.gamma,
-            plan.n_landmarks,
-            plan.landmarks,
-            plan.keeps_affinities,
-        )
 
     # -- reading ----------------------------------------------------------------
 
@@ -291,6 +263,14 @@ class CoalitionSelector(Selector):
         return self._estimator.store.dense()
 
     # -- one round --------------------------------------------------------------
+
+    @property
+    def _estimator(self) -> Estimator:
+        """What is known of the covariance, once the step under way has ended."""
+        if self._learning is not None:
+            self._learning.finish()
+            self._learning = None
+        return self._settled
 
     def _choose(self, eligible: Mask, probe: Probe | None) -> Selection:
         if self.round < self.warmup:
@@ -347,7 +327,7 @@ class CoalitionSelector(Selector):
         if report.clients.size == 0:
             return
         assert report.models is not None
-        coalitions = report.selection.coalitions
+        estimator, coalitions = self._estimator, report.selection.coalitions
         if coalitions is None:  # warm-up: no coalitions, no residual
             self._replace_rows(report.clients, report.models)
             return
@@ -360,9 +340,13 @@ class CoalitionSelector(Selector):
             cosine_coefficients(self._rows, representative) if self.predictor == "cosine" else None
         )
         self._replace_rows(report.clients, report.models)
-        rate = 1.0 / (self._estimator.updates + 2) if self.rate == "decay" else float(self.rate)
+        rate = 1.0 / (estimator.updates + 2) if self.rate == "decay" else float(self.rate)
         alpha = self.weights / self.weights.sum()
-        self._estimator.learn(self._rows, representative, alpha, rate, cosines)
+        step = estimator.step(self._rows, representative, alpha, rate, cosines)
+        if self._rows.size < _WORTH_A_THREAD:
+            step()
+        else:  # nobody asks for scores before the next round
+            self._learning = begin(step)
         self._age += 1
 
     def _replace_rows(self, clients: Ids, models: Float) -> None:
@@ -431,6 +415,12 @@ class CoalitionSelector(Selector):
             **self._estimator.state(),
             **self._partition.state(),
         }
+
+    def __getstate__(self) -> dict[str, Any]:
+        """End the step under way, so that a selector can be copied and sent to a process."""
+        with self._lock:
+            self._estimator.check_whole()
+            return super().__getstate__()
 
     def _restore(self, learned: dict[str, Any]) -> None:
         rows = check_matrix(learned["rows"], "rows", self._rows.shape, self.dtype)
