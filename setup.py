@@ -52,7 +52,9 @@ def kernels(mode):
                     include_dirs=["cvrcore_ext"],
                     depends=[
                         "cvrcore_ext/_fold.h",
+                        "cvrcore_ext/_fours.h",
                         "cvrcore_ext/_history.h",
+                        "cvrcore_ext/_moments.h",
                         "cvrcore_ext/_multiply.h",
                     ],
                     extra_compile_args=FLAGS + flags,

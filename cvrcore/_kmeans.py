@@ -188,13 +188,13 @@ def _lloyd(points, centres, labels, sizes, closest, lane, best, choice, max_iter
 
 @njit
 def _move_points(points, centres, labels, sizes, lane, best, own, max_iter):
-    """Move single points while that lowers the inertia (Hartigan's rule).
+    """Move single points while that lowers the inertia (Hartigan's rule), and many do.
 
     Taking point x out of cluster a and into b changes the inertia by
     ``n_b / (n_b + 1) |x - c_b|^2 - n_a / (n_a - 1) |x - c_a|^2``.
     """
     n_dims, n_points = points.shape
-    n_centres = centres.shape[0]
+    n_centres, few = centres.shape[0], points.shape[1] // 200
     point = np.empty(n_dims)
     real = points.dtype.type
     margin = 1.0 - 16.0 * np.finfo(points.dtype).eps  # rounding must not move points for ever
@@ -247,7 +247,7 @@ def _move_points(points, centres, labels, sizes, lane, best, own, max_iter):
                 sizes[target] += 1
                 labels[start + i] = target
                 moved += 1
-        if moved == 0:
+        if moved <= few:
             return
 
 

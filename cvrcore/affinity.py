@@ -91,6 +91,9 @@ class Affinity:
         squares = np.sort(self._squares)
         if np.count_nonzero(squares[1:] - squares[:-1] > step) >= count - 1:
             return True
+        some = self.offsets[: 4 * count]  # enough, as a rule; rows are long
+        if len(np.unique(np.round(some / step), axis=0)) >= count:
+            return True
         return len(np.unique(np.round(self.offsets / step), axis=0)) >= count
 
     def principal(self, n_vectors: int) -> Float:

@@ -162,6 +162,7 @@ class Nearness:
     def __init__(self, marks: Landmarks, rows: Float, keep: bool = False) -> None:
         self.marks = marks
         self.kept: Float | None = None
+        self._points = np.empty((0, 0), dtype=np.float32)  # memory of the last embedding
         if keep:
             self.kept = np.empty((rows.shape[0], marks.offsets.shape[0]), dtype=np.float32)
             self.update(np.arange(rows.shape[0]), rows)
@@ -184,14 +185,16 @@ class Nearness:
         return self.marks.affinities(rows[start:stop])
 
     def embed(self, rows: Float, n_coalitions: int, rng: np.random.Generator) -> Float:
-        """Return points of all clients, float32, (n_clients, n_coalitions - 1).
+        """Return points of all clients, float32, (n_clients, n_coalitions - 1), till the next call.
 
         ``degree = C g``; the embedding divides by degree what C maps linearly.
         """
         n_clients, n_wanted = rows.shape[0], n_coalitions - 1
         n_sampled = min(n_clients, _SAMPLE * self.marks.offsets.shape[0])
         sample = np.sort(rng.choice(n_clients, size=n_sampled, replace=False))
-        points = np.empty((n_clients, n_wanted), dtype=np.float32)
+        if self._points.shape != (n_clients, n_wanted):
+            self._points = np.empty((n_clients, n_wanted), dtype=np.float32)
+        points = self._points
         with single_blas_thread():
             some = self._sampled(rows, sample)
             degree_of, embedding = _solve(self.marks, some, n_clients, n_wanted)
@@ -233,13 +236,11 @@ def _solve(marks: Landmarks, near: Float, n_clients: int, n_wanted: int) -> tupl
     degrees = near @ degree_of
     near /= np.sqrt(np.maximum(degrees, _least(degrees)))[:, None].astype(np.float32)
     gram = scale * _gram(near, root.astype(np.float32))
-    size = gram.shape[0]
-    n_found = min(n_wanted + 1, size)
-    strengths, turn = linalg.eigh(
-        gram, subset_by_index=[size - n_found, size - 1], check_finite=False
-    )
+    n_found = min(n_wanted + 1, gram.shape[0])
+    # All of them: for a fifth or more, to divide and conquer is faster than to pick.
+    strengths, turn = linalg.eigh(gram, driver="evd", check_finite=False)
     # Largest first, without the constant one; what is missing adds no distance.
-    strengths, turn = strengths[::-1][1:], turn[:, ::-1][:, 1:]
+    strengths, turn = strengths[::-1][1:n_found], turn[:, ::-1][:, 1:n_found]
     weights = np.where(strengths > 0, 1.0 / np.sqrt(np.maximum(strengths, 1e-300)), 0.0)
     embedding = np.zeros((root.shape[0], n_wanted))
     embedding[:, : n_found - 1] = root @ (turn * weights)

@@ -141,7 +141,7 @@ def _restored_basis(state: dict[str, Any], n_clients: int) -> Basis:
 
 def _has_distinct(points: Float, count: int) -> bool:
     """Return whether there are at least `count` different points, seen from one direction."""
-    if not np.isfinite(points.sum(dtype=np.float64)):
+    if not np.isfinite(points.sum()):
         return False
     some = points[:: max(1, points.shape[0] // (64 * count))]  # more than enough, as a rule
     if some.shape[0] < points.shape[0] and _has_distinct(some, count):

@@ -1,7 +1,6 @@
 /* Sums of products of two clients' residuals, over all that are kept.
 
-   out[d] += sum_s a[s, d] * b[s, d], with s in order and no fused multiply-add: the bits of the
-   plain loop. Clients come in no order that a processor could foresee: while two residuals of
+   out[d] += sum_s a[s, d] * b[s, d], with s in order: the bits of the plain loop. Clients come in no order that a processor could foresee: while two residuals of
    one are worked on, those of the next are fetched, line by line: a processor waits for no more
    than a dozen lines of memory at once. */
 
@@ -10,24 +9,21 @@
 
 #include <stddef.h>
 
-/* As wide as the build's registers; compilers widen floats in halves unless told how. */
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#define SUMS 8
-#define WIDEN(from) (sums_f64) _mm512_cvtps_pd(_mm256_loadu_ps(from))
-#elif defined(__AVX__)
-#include <immintrin.h>
-#define SUMS 4
-#define WIDEN(from) (sums_f64) _mm256_cvtps_pd(_mm_loadu_ps(from))
-#else
-#define SUMS 2
-#define WIDEN(from) __builtin_convertvector(*(const sums_f32 *)(from), sums_f64)
-#endif
-#define SAME(from) (*(const sums_f64 *)(from))
-#define RUN 16 /* coordinates at a time */
+#include "_fours.h"
 
-typedef double sums_f64 __attribute__((vector_size(8 * SUMS), aligned(8), may_alias));
-typedef float sums_f32 __attribute__((vector_size(4 * SUMS), aligned(4), may_alias));
+/* The product of two floats is a double without rounding: there one rounding does for two. */
+#define TWICE(sum, a, b) ((sum) + (a) * (b))
+#if defined(__FMA__)
+#define ONCE(sum, a, b) (fours_f64) _mm256_fmadd_pd((__m256d)(a), (__m256d)(b), (__m256d)(sum))
+#else
+#define ONCE(sum, a, b) TWICE(sum, a, b)
+#endif
+#if defined(__AVX512F__)
+typedef double sums_f64 __attribute__((vector_size(64), aligned(8), may_alias));
+#else
+typedef fours_f64 sums_f64;
+#endif
+#define LINES 128 /* bytes of one residual at a time */
 
 /* Ask for memory that is wanted soon. */
 static inline void fetch(const void *from, size_t n_bytes) {
@@ -37,24 +33,27 @@ static inline void fetch(const void *from, size_t n_bytes) {
 
 /* N residuals of two clients; `next` is the first of those of the client that follows, `more`
    something else of it or NULL. */
-#define DEFINE_STEP(NAME, REAL, LOAD, N)                                                          \
+#define DEFINE_STEP(NAME, REAL, VECTOR, SUMS, UP, ADD, N)                                         \
     static inline void NAME(const REAL *a, const REAL *b, const REAL *next, const REAL *more,     \
                             ptrdiff_t n_features, double *out) {                                  \
+        enum { RUN = LINES / sizeof(REAL), WIDE = sizeof(SUMS) / sizeof(double) };                \
         ptrdiff_t d = 0;                                                                          \
         for (; d + RUN <= n_features; d += RUN) {                                                 \
-            sums_f64 total[RUN / SUMS];                                                           \
-            for (int v = 0; v < RUN / SUMS; v++)                                                  \
-                total[v] = *(const sums_f64 *)(out + d + v * SUMS);                               \
+            SUMS total[RUN / WIDE];                                                               \
+            for (int v = 0; v < RUN / WIDE; v++)                                                  \
+                total[v] = *(const SUMS *)(out + d + v * WIDE);                                   \
             if (more)                                                                             \
-                fetch(more + d, RUN * sizeof(REAL));                                              \
+                fetch(more + d, LINES);                                                           \
             for (int s = 0; s < N; s++) {                                                         \
                 const ptrdiff_t at = s * n_features + d;                                          \
-                fetch(next + at, RUN * sizeof(REAL));                                             \
-                for (int v = 0; v < RUN / SUMS; v++)                                              \
-                    total[v] += LOAD(a + at + v * SUMS) * LOAD(b + at + v * SUMS);                \
+                const VECTOR *const left = (const VECTOR *)(a + at);                              \
+                const VECTOR *const right = (const VECTOR *)(b + at);                             \
+                fetch(next + at, LINES);                                                          \
+                for (int v = 0; v < RUN / WIDE; v++)                                              \
+                    total[v] = ADD(total[v], UP(left[v]), UP(right[v]));                          \
             }                                                                                     \
-            for (int v = 0; v < RUN / SUMS; v++)                                                  \
-                *(sums_f64 *)(out + d + v * SUMS) = total[v];                                     \
+            for (int v = 0; v < RUN / WIDE; v++)                                                  \
+                *(SUMS *)(out + d + v * WIDE) = total[v];                                         \
         }                                                                                         \
         if (more)                                                                                 \
             fetch(more + d, (n_features - d) * sizeof(REAL));                                     \
@@ -67,9 +66,9 @@ static inline void fetch(const void *from, size_t n_bytes) {
     }
 
 /* `row` and `diagonal` are the following client's, fetched on the way, or NULL. */
-#define DEFINE_ADD(NAME, REAL, LOAD)                                                              \
-    DEFINE_STEP(NAME##_one, REAL, LOAD, 1)                                                        \
-    DEFINE_STEP(NAME##_two, REAL, LOAD, 2)                                                        \
+#define DEFINE_ADD(NAME, REAL, VECTOR, SUMS, UP, ADD)                                             \
+    DEFINE_STEP(NAME##_one, REAL, VECTOR, SUMS, UP, ADD, 1)                                       \
+    DEFINE_STEP(NAME##_two, REAL, VECTOR, SUMS, UP, ADD, 2)                                       \
     static void NAME(const REAL *a, const REAL *b, const REAL *next, const REAL *row,             \
                      const REAL *diagonal, ptrdiff_t n_stored, ptrdiff_t n_features,              \
                      double *out) {                                                               \
@@ -86,7 +85,7 @@ static inline void fetch(const void *from, size_t n_bytes) {
         }                                                                                         \
     }
 
-DEFINE_ADD(add_f64, double, SAME)
-DEFINE_ADD(add_f32, float, WIDEN)
+DEFINE_ADD(add_f64, double, sums_f64, sums_f64, SAME, TWICE)
+DEFINE_ADD(add_f32, float, fours_f32, fours_f64, WIDEN, ONCE)
 
 #endif

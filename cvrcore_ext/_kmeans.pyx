@@ -186,6 +186,7 @@ cdef void _move_points(
     cdef Py_ssize_t n_dims = points.shape[0], n_points = points.shape[1]
     cdef Py_ssize_t n_centres = centres.shape[0]
     cdef Py_ssize_t iteration, moved, start, stop, i, j, p, source, target
+    cdef Py_ssize_t few = n_points // 200
     cdef floating join, leave, near
     cdef double lowest, present, distance, difference, cost
     for iteration in range(max_iter):
@@ -237,7 +238,7 @@ cdef void _move_points(
                 sizes[target] += 1
                 labels[start + i] = target
                 moved += 1
-        if moved == 0:
+        if moved <= few:
             return
 
 

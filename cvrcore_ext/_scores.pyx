@@ -7,6 +7,14 @@ from cython cimport floating
 cdef extern from "_history.h":
     void fetch(const void*, size_t) nogil
 
+cdef extern from "_moments.h":
+    double advance_f64(
+        double*, double*, const double*, const double*, double, double, const double*, Py_ssize_t,
+    ) nogil
+    double advance_f32(
+        float*, float*, const float*, const double*, double, double, const double*, Py_ssize_t,
+    ) nogil
+
 
 def diagonal_floor(const floating[:, ::1] diagonal, double relative, double[::1] floor):
     """Write relative * mean_k C^d_kk for each coordinate d into floor."""
@@ -69,24 +77,17 @@ def advance_moments(
     double[::1] scores,
 ):
     """Take one covariance step on C alpha and diag C, and score clients."""
-    cdef Py_ssize_t n_features = moment.shape[1], k, d
-    cdef double residual, u, q
-    cdef const floating* row
-    cdef double[::1] terms = np.empty(n_features)
+    cdef Py_ssize_t n_features = moment.shape[1], k
     with nogil:
         for k in range(start, stop):
-            row = &history[k, slot, 0]
             fetch(&history[min(k + 2, stop - 1), slot, 0], n_features * sizeof(floating))
-            for d in range(n_features):
-                residual = row[d]
-                moment[k, d] = <floating>(keep * <double>moment[k, d] + residual * projection[d])
-            for d in range(n_features):
-                residual = row[d]
-                diagonal[k, d] = <floating>(
-                    keep * <double>diagonal[k, d] + gain * (residual * residual)
+            if floating is double:
+                scores[k] = advance_f64(
+                    &moment[k, 0], &diagonal[k, 0], &history[k, slot, 0], &projection[0], keep,
+                    gain, &floor[0], n_features,
                 )
-            for d in range(n_features):
-                u = moment[k, d]
-                q = diagonal[k, d]
-                terms[d] = (u * u) / q if q > floor[d] else 0.0
-            scores[k] = _sum_in_lanes(terms)
+            else:
+                scores[k] = advance_f32(
+                    &moment[k, 0], &diagonal[k, 0], &history[k, slot, 0], &projection[0], keep,
+                    gain, &floor[0], n_features,
+                )
