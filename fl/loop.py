@@ -6,10 +6,9 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 
-import torch
-
 from .config import RunConfig
 from .data import Federation
+from .engines.serial import one_thread
 from .history import History, Record
 from .server import Server
 from .store import RunStore
@@ -51,7 +50,7 @@ def run(
     """
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(RunStore(folder, config, resume)) if folder else None
-        stack.enter_context(_one_thread())
+        stack.enter_context(one_thread())
         server = stack.enter_context(Server(config, federation, folder))
         history = History(config, server.facts)
         if store:
@@ -71,17 +70,6 @@ def run(
         if store:
             store.finish(history.summary())
     return history
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch use one thread: sums in the same order as in the worker processes."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
 
 from ..flat import Vector
 from ..samples import ClientSamples
 from ..training import Losses, Update
 from .base import Engine, Job, Task, Worker
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread: sums in the same order as in the worker processes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class SerialEngine(Engine):
@@ -17,7 +31,8 @@ class SerialEngine(Engine):
         self._worker = Worker(job, samples)
 
     def _do(self, models: Vector, tasks: Sequence[Task]) -> list[Update | Losses | None]:
-        return [self._worker.do(task, models) for task in tasks]
+        with one_thread():
+            return [self._worker.do(task, models) for task in tasks]
 
     def close(self) -> None:
         """Nothing to give back."""
