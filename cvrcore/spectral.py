@@ -66,13 +66,19 @@ class NormalisedAffinity:
 
         run_chunks(fill, affinity.shape[0], _CHUNK)
 
-    def apply(self, block: Float) -> Float:
-        """Return the product with a block of vectors."""
+    def apply(self, block: Float, finish: Callable[[Float, slice], None] | None = None) -> Float:
+        """Return the product with a block of vectors.
+
+        `finish` changes some rows of it, those of a slice, while they are in cache.
+        """
         self.products += 1
         product = np.empty_like(block)
 
         def multiply(start: int, stop: int) -> None:
-            np.matmul(self.matrix[start:stop], block, out=product[start:stop])
+            rows = slice(start, stop)
+            np.matmul(self.matrix[rows], block, out=product[rows])
+            if finish is not None:
+                finish(product[rows], rows)
 
         run_chunks(multiply, product.shape[0], _CHUNK)
         return product
@@ -213,11 +219,20 @@ def _chebyshev(
     before, now = vectors, (image - scale(half) * vectors) * scale(first / half)
     for _ in range(degree - 1):
         following = 1.0 / (2.0 / first - sigma)
-        after = operator.apply(now)
-        after -= scale(half) * now
-        after *= scale(2.0 * following / half)
-        after -= scale(sigma * following) * before
-        before, now, sigma = now, after, following
+
+        def combine(
+            part: Float,
+            rows: slice,
+            last: Float = now,
+            older: Float = before,
+            gain: float = 2.0 * following / half,
+            loss: float = sigma * following,
+        ) -> None:
+            part -= scale(half) * last[rows]
+            part *= scale(gain)
+            part -= scale(loss) * older[rows]
+
+        before, now, sigma = now, operator.apply(now, combine), following
     return now, operator.apply(now)
 
 

@@ -14,10 +14,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
+
+
+_PATIENCE: Final = 3e-4  # seconds; a thread that is handed work takes half of it to wake up
 
 
 def n_threads() -> int:
@@ -97,6 +100,8 @@ class Chunks:
         Threads of the crew that take part.
     crew : str
         Its name. Work that runs chunks itself needs another crew than they do.
+    patience : float
+        Seconds that helpers leave for `finish` to come first.
     """
 
     def __init__(
@@ -106,14 +111,19 @@ class Chunks:
         chunk: int,
         n_helpers: int,
         crew: str = "cvrcore",
+        patience: float = 0.0,
     ) -> None:
         self._work, self._length, self._chunk = work, length, chunk
         self._starts = iter(range(0, length, chunk))  # next() on it is atomic under the GIL
         self._error: BaseException | None = None
+        self._wanted = threading.Event() if patience else None
         pool = _crew(n_helpers, os.getpid(), crew) if n_helpers else None
-        self._helpers = [pool.submit(self._take) for _ in range(n_helpers)] if pool else []
+        assist = functools.partial(self._take, patience)
+        self._helpers = [pool.submit(assist) for _ in range(n_helpers)] if pool else []
 
-    def _take(self) -> None:
+    def _take(self, patience: float = 0.0) -> None:
+        if self._wanted is not None and patience:
+            self._wanted.wait(patience)
         for start in self._starts:
             self._work(start, min(start + self._chunk, self._length))
 
@@ -127,6 +137,8 @@ class Chunks:
             raise RuntimeError(
                 "earlier work was cut off in the middle: load the last saved state"
             ) from self._error
+        if self._wanted is not None:
+            self._wanted.set()
         try:
             self._take()
         except BaseException as error:
@@ -166,9 +178,11 @@ def begin_chunks(work: Callable[[int, int], object], length: int, chunk: int) ->
 def begin(work: Callable[[], object]) -> Chunks:
     """Let a thread begin `work`, all of it, while the caller goes on, and `finish` it later.
 
-    The work may run chunks itself. With a single thread it is `finish` that does it.
+    The work may run chunks itself. With a single thread it is `finish` that does it; and if
+    that is called at once, since to change threads costs more than it saves.
     """
-    begun = Chunks(lambda start, stop: work(), 1, 1, min(n_threads() - 1, 1), "cvrcore-upkeep")
+    n_helpers = min(n_threads() - 1, 1)
+    begun = Chunks(lambda start, stop: work(), 1, 1, n_helpers, "cvrcore-upkeep", _PATIENCE)
     _begun.add(begun)
     return begun
 
