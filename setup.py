@@ -15,6 +15,7 @@ from setuptools import Extension, setup
 SUBJECTS = (
     "_affinity",
     "_covariance",
+    "_draws",
     "_groups",
     "_kmeans",
     "_lloyd",
@@ -56,6 +57,7 @@ def kernels(mode):
                         "cvrcore_ext/_history.h",
                         "cvrcore_ext/_moments.h",
                         "cvrcore_ext/_multiply.h",
+                        "cvrcore_ext/_predict.h",
                     ],
                     extra_compile_args=FLAGS + flags,
                 )

@@ -255,7 +255,7 @@ def landmarks(size, limit, clustering=None, other=None, n_landmarks=500, n_timed
     drive.rounds(window + 1 if fill else 1)
     history = drive.selector._estimator.store.history
     for block in history.blocks:  # pages that later rounds would be the first to touch
-        block[:, history.count :] = 0.0
+        block[history.count :] = 0.0
     n_clustered = n_timed if fill else 1
     with Beside() as beside:
         others, streams = [], []

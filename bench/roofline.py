@@ -59,7 +59,7 @@ def covariance_kernels(roof, rng, n, most):
     """fold_history and add_history, as the store calls them."""
     stored, width = 16, 4 * LANES
     base = np.ones((width // LANES, n * (n + 1) // 2, LANES))
-    history = rng.standard_normal((n, stored, width))
+    history = rng.standard_normal((stored, n, width))
 
     def fold(start, stop):
         _backend.fold_history(base, history, stored, start, stop)
@@ -69,7 +69,7 @@ def covariance_kernels(roof, rng, n, most):
     yield roof.fraction("fold_history", seconds, 16 * pairs, 2 * pairs * stored, "float64", most)
 
     n_many, kept, width = 5 * n, 32, 300
-    history = rng.standard_normal((n_many, kept, width), dtype=np.float32)
+    history = rng.standard_normal((kept, n_many, width), dtype=np.float32)
     clients = np.arange(n_many)
     others = np.sort(rng.integers(n_many, size=50))[clients * 50 // n_many]
     begin, chunk = np.zeros(n_many, dtype=np.int64), 436
@@ -86,7 +86,7 @@ def covariance_kernels(roof, rng, n, most):
 
 def score_kernels(roof, rng, n, most):
     width, chunk = 300, 436
-    history = rng.standard_normal((n, 1, width), dtype=np.float32)
+    history = rng.standard_normal((1, n, width), dtype=np.float32)
     moment, diagonal = np.ones((2, n, width), dtype=np.float32)
     projection, floor, scores = np.ones(width), np.zeros(width), np.empty(n)
 

@@ -4,11 +4,13 @@ The store keeps, for every coordinate d, ``C^d = scale * (base^d + sum_s r_s^d r
 a dense part and the residuals not yet folded into it. `base` holds packed lower triangles,
 LANES coordinates at a time: shape (D / LANES rounded up, K (K + 1) / 2, LANES), row
 ``i (i + 1) / 2 + j`` for i >= j, so that all pairs of one block of coordinates stay in
-cache while residuals are folded in. Residuals come in chunks of shape (K, T, D), client
-first, so that a client's history is contiguous.
+cache while residuals are folded in. Residuals come in chunks of shape (T, K, D): each is
+contiguous, and clients that follow one another are read, and written, as they lie.
 
 Callers have validated shapes and dtypes; kernels write into arrays they are given.
 """
+
+import math
 
 import numpy as np
 
@@ -18,20 +20,11 @@ LANES = 16
 
 
 @njit
-def _add_pair(history, step, n_stored, k, j, sums):
-    """Add ``r_s[k] r_s[j]`` to `sums`, s from `step` to `n_stored` - 1, in order."""
-    while step + 4 <= n_stored:
-        for d in range(sums.shape[0]):
-            total = sums[d]
-            total += np.float64(history[k, step, d]) * np.float64(history[j, step, d])
-            total += np.float64(history[k, step + 1, d]) * np.float64(history[j, step + 1, d])
-            total += np.float64(history[k, step + 2, d]) * np.float64(history[j, step + 2, d])
-            total += np.float64(history[k, step + 3, d]) * np.float64(history[j, step + 3, d])
-            sums[d] = total
-        step += 4
+def _add_pair(history, leads, step, n_stored, k, j, sums):
+    """Add ``history[s, k] leads[s, j]`` to `sums`, s from `step` to `n_stored` - 1, in order."""
     while step < n_stored:
         for d in range(sums.shape[0]):
-            sums[d] += np.float64(history[k, step, d]) * np.float64(history[j, step, d])
+            sums[d] += history[step, k, d] * leads[step, j, d]
         step += 1
 
 
@@ -41,18 +34,18 @@ def add_history(history, n_stored, clients, others, begin, entries):
 
     Parameters
     ----------
-    history : array of shape (n_clients, capacity, n_features)
+    history : array of shape (capacity, n_clients, n_features)
     n_stored : int
-        Residuals in use, the first of each client's row.
+        Residuals in use, the first ones.
     clients, others : int64 arrays of shape (n_asked,)
-        The pairs, ordered so that equal j stand together: j's history stays in cache.
+        The pairs.
     begin : int64 array of shape (n_asked,)
         First residual to add; negative means 0.
-    entries : float64 array of shape (n_asked, n_features)
+    entries : array of shape (n_asked, n_features)
     """
     for asked in range(clients.shape[0]):
-        step = max(begin[asked], 0)
-        _add_pair(history, step, n_stored, clients[asked], others[asked], entries[asked])
+        k, j, step = clients[asked], others[asked], max(begin[asked], 0)
+        _add_pair(history, history, step, n_stored, k, j, entries[asked])
 
 
 @njit
@@ -70,7 +63,7 @@ def read_base(base, clients, others, entries):
 @njit
 def fold_history(base, history, n_stored, start, stop):
     """Add all stored outer products to blocks `start` .. `stop` - 1 of the packed base."""
-    n_clients, _, n_features = history.shape
+    _, n_clients, n_features = history.shape
     packed = np.empty((n_clients, n_stored, LANES))
     totals = np.empty(LANES)
     for block in range(start, stop):
@@ -78,7 +71,7 @@ def fold_history(base, history, n_stored, start, stop):
             for step in range(n_stored):
                 for lane in range(LANES):
                     d = block * LANES + lane
-                    packed[k, step, lane] = history[k, step, d] if d < n_features else 0.0
+                    packed[k, step, lane] = history[step, k, d] if d < n_features else 0.0
         for i in range(n_clients):
             for j in range(i + 1):
                 row = i * (i + 1) // 2 + j
@@ -101,18 +94,47 @@ def _add_sums(residual, share, projection, squares):
 
 
 @njit
+def regression_slopes(diagonal, rows, first, floor, slopes, variances):
+    """Write ``theta_j / C_jj`` and C_jj of each coalition's representative j, Eq. (13).
+
+    A client is predicted by its entry C_kj times the slope, which is 0 where C^d_jj is at or
+    below ``floor[d]``.
+
+    Parameters
+    ----------
+    diagonal, rows : arrays of shape (n_clients, n_features)
+    first : int64 array of shape (n_coalitions,)
+        Representatives, or -1: such lines are left as they are.
+    floor : float64 array of shape (n_features,)
+    slopes, variances : arrays of shape (n_coalitions, n_features)
+    """
+    for line in range(first.shape[0]):
+        j = first[line]
+        if j < 0:
+            continue
+        for d in range(rows.shape[1]):
+            variance = np.float64(diagonal[j, d])
+            inverse = 1.0 / variance if variance > floor[d] else 0.0
+            slopes[line, d] = inverse * np.float64(rows[j, d])
+            variances[line, d] = diagonal[j, d]
+
+
+@njit
 def regression_residual(
     start,
     entries,
     past,
     n_past,
     begin,
+    leads,
+    lead,
     scale,
+    slopes,
+    variances,
     diagonal,
-    floor,
     rows,
     clients,
-    others,
+    groups,
     weight,
     history,
     slot,
@@ -120,67 +142,62 @@ def regression_residual(
     projection,
     squares,
 ):
-    """Write ``weight (theta_k - c_k theta_j)`` into ``history[k, slot]`` for each pair k, j.
+    """Write ``weight (theta_k - c_k theta_j)`` into ``history[slot, k]`` for each pair k, j.
 
     ``c_k^d = C^d_kj / C^d_jj``, Eq. (13), with the correlation clipped to [-1, 1]; 0 where
-    C^d_jj is at or below ``floor[d]``. One pass over a client's history and rows: first the
-    last part of its entries of C, last its share in the sums over clients.
+    C^d_jj is next to nothing: see `regression_slopes`. One pass over a client's history and
+    rows: first the last part of its entries of C, last its share in the sums over clients.
 
     Parameters
     ----------
     start : float
-    entries : float64 array of shape (n_asked, n_features) or (0, n_features)
-        ``C_kj / scale`` of each pair but for the sum over `past`, which is added. Empty, where
-        each is `start` to begin with and nobody asks for the sum.
+    entries : array of shape (n_asked, n_features) or (0, n_features)
+        ``C_kj / scale`` of each pair but for the sum over `past`, which is added. Empty,
+        where each is `start` to begin with and nobody asks for the sum.
     past, n_past, begin
         As in `add_history`.
-    scale, weight : float
+    leads : array of shape (capacity, n_leads, n_features)
+        Residuals of representatives, at hand or `past` itself.
+    lead : int64 array of shape (n_coalitions,)
+        Where those of each coalition's representative are in `leads`.
+    scale : float
+    slopes, variances
+        See `regression_slopes`.
     diagonal, rows : arrays of shape (n_clients, n_features)
-    floor : float64 array of shape (n_features,)
-    clients, others : int64 arrays of shape (n_asked,)
-        The pairs: a client and the representative of its coalition, equal ones together.
-    history : array of shape (n_clients, capacity, n_features)
+    clients, groups : int64 arrays of shape (n_asked,)
+        The pairs: a client and its coalition.
+    weight : float
+    history : array of shape (capacity, n_clients, n_features)
         May be `past`: a client's own place is written when its history has been read.
     slot : int
     alpha : float64 array of shape (n_clients,)
     projection, squares : float64 arrays of shape (n_features,)
-        ``alpha_k r_k`` and ``r_k^2`` are added, ``r_k = history[k, slot]``, pair by pair.
+        ``alpha_k r_k`` and ``r_k^2`` are added, ``r_k = history[slot, k]``, pair by pair.
     """
     n_features = rows.shape[1]
-    inverse, sums = np.empty(n_features), np.empty(n_features)
-    known = -1
+    sums = np.empty(n_features, dtype=rows.dtype)
     for asked in range(clients.shape[0]):
-        k, j = clients[asked], others[asked]
+        k, line = clients[asked], groups[asked]
         if entries.shape[0] > 0:
             sums = entries[asked]
         else:
             sums[:] = start
-        _add_pair(past, max(begin[asked], 0), n_past, k, j, sums)
-        if j != known:
-            known = j
-            for d in range(n_features):
-                variance = np.float64(diagonal[j, d])
-                inverse[d] = 1.0 / variance if variance > floor[d] else 0.0
-        beyond = 0
+        _add_pair(past, leads, max(begin[asked], 0), n_past, k, lead[line], sums)
         for d in range(n_features):
-            entry = scale * sums[d]
-            beyond += entry * entry > np.float64(diagonal[k, d]) * np.float64(diagonal[j, d])
-            delta = np.float64(rows[k, d]) - (entry * inverse[d]) * np.float64(rows[j, d])
-            history[k, slot, d] = weight * delta
-        if beyond > 0:  # rounding, or rates that differ: rare, so the root is here
-            for d in range(n_features):
-                bound = np.sqrt(np.float64(diagonal[k, d]) * np.float64(diagonal[j, d]))
-                entry = min(max(scale * sums[d], -bound), bound)
-                delta = np.float64(rows[k, d]) - (entry * inverse[d]) * np.float64(rows[j, d])
-                history[k, slot, d] = weight * delta
-        _add_sums(history[k, slot], alpha[k], projection, squares)
+            entry = scale * np.float64(sums[d])
+            most = np.float64(diagonal[k, d]) * np.float64(variances[line, d])
+            if entry * entry > most:  # rounding, rates that differ, or a window
+                entry = math.copysign(math.sqrt(most), entry)
+            delta = np.float64(rows[k, d]) - entry * np.float64(slopes[line, d])
+            history[slot, k, d] = weight * delta
+        _add_sums(history[slot, k], alpha[k], projection, squares)
 
 
 @njit
 def scaled_residual(
     coefficients, rows, clients, others, weight, history, slot, alpha, projection, squares
 ):
-    """Write ``weight (theta_k - c_k theta_j)`` into ``history[k, slot]``, c_k a scalar.
+    """Write ``weight (theta_k - c_k theta_j)`` into ``history[slot, k]``, c_k a scalar.
 
     The sums are those of `regression_residual`.
     """
@@ -189,5 +206,5 @@ def scaled_residual(
         k, j = clients[asked], others[asked]
         for d in range(n_features):
             delta = np.float64(rows[k, d]) - coefficients[asked] * np.float64(rows[j, d])
-            history[k, slot, d] = weight * delta
-        _add_sums(history[k, slot], alpha[k], projection, squares)
+            history[slot, k, d] = weight * delta
+        _add_sums(history[slot, k], alpha[k], projection, squares)

@@ -1,4 +1,4 @@
-"""Kernels that sort clients into groups; Cython twin: ``cvrcore_ext/_groups.pyx``."""
+"""Kernels that sort clients into groups and pair them; twin: ``cvrcore_ext/_groups.pyx``."""
 
 from ._jit import njit
 
@@ -34,3 +34,25 @@ def sort_by_label(labels, kept, order, starts, sizes):
     for label in range(sizes.shape[0]):
         starts[label] -= sizes[label]
     return total
+
+
+@njit
+def pair_clients(labels, first, clients, groups):
+    """Write each client that follows a representative, and its coalition; return how many.
+
+    By id. Representatives follow nobody, nor does a coalition that has none.
+
+    Parameters
+    ----------
+    labels : int64 array of shape (n_clients,)
+    first : int64 array of shape (n_coalitions,)
+        The representative of each coalition, or -1.
+    clients, groups : int64 arrays of shape (n_clients,)
+    """
+    n_found = 0
+    for client in range(labels.shape[0]):
+        j = first[labels[client]]
+        clients[n_found] = client
+        groups[n_found] = labels[client]
+        n_found += j >= 0 and j != client  # without a branch: what does not count is overwritten
+    return n_found

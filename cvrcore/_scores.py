@@ -73,8 +73,8 @@ def advance_moments(
     Parameters
     ----------
     moment, diagonal : arrays of shape (n_clients, n_features)
-    history : array of shape (n_clients, capacity, n_features)
-        ``r_k = history[k, slot]``.
+    history : array of shape (capacity, n_clients, n_features)
+        ``r_k = history[slot, k]``.
     projection : float64 array of shape (n_features,)
         ``gain (r . alpha)``.
     keep, gain : float
@@ -88,10 +88,10 @@ def advance_moments(
     for k in range(start, stop):
         # Three short loops: few arrays in each, so that compilers can tell them apart.
         for d in range(n_features):
-            residual = np.float64(history[k, slot, d])
+            residual = np.float64(history[slot, k, d])
             moment[k, d] = keep * np.float64(moment[k, d]) + residual * projection[d]
         for d in range(n_features):
-            residual = np.float64(history[k, slot, d])
+            residual = np.float64(history[slot, k, d])
             diagonal[k, d] = keep * np.float64(diagonal[k, d]) + gain * (residual * residual)
         for d in range(n_features):
             u = np.float64(moment[k, d])

@@ -25,11 +25,11 @@ PREDICTORS: Final = ("regression", "cosine")
 
 
 def representatives(clients: Ids, coalitions: Ids) -> Ids:
-    """Return each client's representative: the first of `clients` in its coalition, or -1."""
+    """Return the representative of each coalition: its first of `clients`, or -1."""
     first = np.full(int(coalitions.max()) + 1, -1, dtype=np.int64)
     # Written backwards, so that the first of a coalition is written last.
     first[coalitions[clients[::-1]]] = clients[::-1]
-    return first[coalitions]
+    return first
 
 
 def cosine_coefficients(previous: Float, representative: Ids) -> Float:
@@ -94,7 +94,7 @@ def update_covariance(
             f"clients must hold one representative a coalition, got {used.max()} in coalition "
             f"{used.argmax()}"
         )
-    representative = representatives(ids, labels)
+    representative = representatives(ids, labels)[labels]
     if predictor == "cosine":
         if previous is None:
             raise ValueError("previous rows are required by predictor 'cosine', got None")

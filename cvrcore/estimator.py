@@ -8,7 +8,7 @@ depend on the size of the problem alone, so the number of threads changes no bit
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,6 +18,11 @@ from .pairs import Pairs
 from .scores import DIAGONAL_FLOOR, score_moments
 from .store import CovarianceStore, Slot
 from .threads import run_chunks
+
+#: ``predict(start, stop, news)`` writes the residuals of some pairs, and adds their sums.
+Predict = Callable[[int, int, tuple[Any, ...]], None]
+_CACHED: Final = 4_000_000  # bytes that a processor keeps at hand
+_RESIDUALS: Final = 16  # of a representative that are read, as a rule
 
 
 class Estimator:
@@ -48,7 +53,8 @@ class Estimator:
     def step(
         self,
         rows: Float,
-        representative: Ids,
+        coalitions: Ids,
+        first: Ids,
         alpha: Float,
         rate: float,
         previous: Float | None = None,
@@ -61,8 +67,9 @@ class Estimator:
         ----------
         rows : array of shape (n_clients, n_features)
             After the round.
-        representative : int64 array of shape (n_clients,)
-            Of each client's coalition, or -1.
+        coalitions : int64 array of shape (n_clients,)
+        first : int64 array of shape (n_coalitions,)
+            The representative of each coalition, or -1.
         alpha : float64 array of shape (n_clients,)
         rate : float
         previous : float64 array of shape (n_clients,), optional
@@ -70,36 +77,44 @@ class Estimator:
             predictor is then this scalar instead of C_kj / C_jj.
         """
         self.check_whole()
-        pairs = Pairs.of(representative)
+        pairs = Pairs.of(coalitions, first, self._together(first.size))
         if self.store is not None and previous is None:
             self.store.ask(pairs)
         slot = self._open(rate)
-        coefficients = None if previous is None else previous[pairs.clients]
         chunk = self._chunk()
         n_chunks = max(1, -(-pairs.clients.size // chunk))
         sums = np.zeros((n_chunks, 2, self.n_features))
+        predict = self._regression(rows, pairs) if previous is None else _scaling(pairs, previous)
 
         def residuals(start: int, stop: int) -> None:
-            clients, others = pairs.clients[start:stop], pairs.others[start:stop]
-            news = (rows, clients, others, slot.weight, slot.block, slot.place)
+            which = (rows, pairs.clients[start:stop], pairs.groups[start:stop])
             totals = (alpha, *sums[start // chunk])
-            if coefficients is not None:
-                _backend.scaled_residual(coefficients[start:stop], *news, *totals)
-                return
-            assert self.store is not None
-            asked = self.store.read(pairs, start, stop)
-            entries = (asked.start, asked.sums, asked.block, asked.used, asked.begin)
-            learned = (self.store.unit, self.diagonal, self.floor)
-            _backend.regression_residual(*entries, *learned, *news, *totals)
-            self.store.keep(pairs, start, stop, asked.sums)
+            predict(start, stop, (*which, slot.weight, slot.block, slot.place, *totals))
 
         def take() -> None:
             run_chunks(residuals, pairs.clients.size, chunk)
             # Only now: in a full window the place held a residual of representatives till here.
-            slot.block[pairs.alone, slot.place] = 0.0
+            slot.block[slot.place, pairs.alone] = 0.0
             self._advance(slot, rate, sums[0] if n_chunks == 1 else sums.sum(axis=0))
 
         return take
+
+    def _regression(self, rows: Float, pairs: Pairs) -> Predict:
+        """Predict clients by regression on their representatives, Eq. (13)."""
+        store = self.store
+        assert store is not None
+        slopes, variances = np.empty((2, pairs.first.size, self.n_features), dtype=self.dtype)
+        known = (self.diagonal, rows, pairs.first, self.floor)
+        _backend.regression_slopes(*known, slopes, variances)
+        learned = (*store.leads(pairs.first), store.unit, slopes, variances, self.diagonal)
+
+        def predict(start: int, stop: int, news: tuple[Any, ...]) -> None:
+            asked = store.read(pairs, start, stop)
+            entries = (asked.start, asked.sums, asked.block, asked.used, asked.begin)
+            _backend.regression_residual(*entries, *learned, *news)
+            store.keep(pairs, start, stop, asked.sums)
+
+        return predict
 
     def _advance(self, slot: Slot, rate: float, sums: Float) -> None:
         """Bring moments and scores up to date with the residual in `slot`."""
@@ -142,16 +157,25 @@ class Estimator:
         if self.store is not None:
             return self.store.open(rate)
         if self._spare is None:
-            self._spare = np.empty((self.n_clients, 1, self.n_features), dtype=self.dtype)
+            self._spare = np.empty((1, self.n_clients, self.n_features), dtype=self.dtype)
         return Slot(self._spare, 0, 1.0, 1.0)
+
+    def _together(self, n_coalitions: int) -> bool:
+        """Return whether clients of one coalition come one after the other, or all by id.
+
+        By id where what representatives have in common, some residuals each, stays in cache
+        anyway: memory is then read in the order it lies in.
+        """
+        common = n_coalitions * self.n_features * self.dtype.itemsize
+        return _RESIDUALS * common > _CACHED
 
     def _chunk(self) -> int:
         """Return the clients of one task: a megabyte of entries, but eight tasks if many.
 
-        Tasks of less than 40,000 entries cost more than they save.
+        Tasks of less than 40,000 entries cost more than they save, and so do hundreds of tasks.
         """
         few, many = 40_000 // self.n_features, 131_072 // self.n_features
-        return max(1, few, min(many, self.n_clients // 8))
+        return max(1, few, min(many, self.n_clients // 8), self.n_clients // 64)
 
     def grow(self, n_clients: int, total: float, added: float) -> None:
         """Add clients: their residual has been 0, their row of C is that of the fading ones.
@@ -196,3 +220,15 @@ class Estimator:
         self.ones = check_number(state["ones"], "ones", minimum=0, maximum=1)
         if self.store is not None:
             self.store.restore(state["covariance"])
+
+
+def _scaling(pairs: Pairs, cosines: Float) -> Predict:
+    """Predict clients by one scalar a pair: the cosine of its last rows."""
+    coefficients, others = cosines[pairs.clients], pairs.others
+
+    def predict(start: int, stop: int, news: tuple[Any, ...]) -> None:
+        rows, clients, _, *rest = news
+        which = (coefficients[start:stop], rows, clients, others[start:stop])
+        _backend.scaled_residual(*which, *rest)
+
+    return predict

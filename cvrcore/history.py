@@ -12,10 +12,10 @@ BLOCK: Final = 32  # residuals in one block
 
 
 class History:
-    """Residuals r_s of shape (K, D), client first, so that one client's are contiguous.
+    """Residuals r_s of shape (K, D), each as one piece of memory.
 
-    Blocks of a few residuals each are added as rounds go by. With a `window` the history is
-    a ring: once it is full, the next residual takes the place of the oldest.
+    Blocks of a few residuals each, (T, K, D), are added as rounds go by. With a `window` the
+    history is a ring: once it is full, the next residual takes the place of the oldest.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class History:
         number, index = divmod(self.next, BLOCK)
         if number == len(self.blocks):
             capacity = BLOCK if self.window is None else min(BLOCK, self.window - self.next)
-            shape = (self.n_clients, capacity, self.n_features)
+            shape = (capacity, self.n_clients, self.n_features)
             self.blocks.append(np.empty(shape, dtype=self.dtype))
         return self.blocks[number], index
 
@@ -87,20 +87,20 @@ class History:
     def scale(self, factor: float) -> None:
         """Multiply every residual, and weigh it accordingly."""
         for block, n in self.parts():
-            block[:, :n] *= factor
+            block[:n] *= factor
         self.squares = [square * factor**2 for square in self.squares]
         self.total *= factor**2
 
     def grow(self, n_clients: int) -> None:
         """Add clients whose residuals have been 0."""
         added = n_clients - self.n_clients
-        self.blocks = [np.pad(block, ((0, added), (0, 0), (0, 0))) for block in self.blocks]
+        self.blocks = [np.pad(block, ((0, 0), (0, added), (0, 0))) for block in self.blocks]
         self.n_clients = n_clients
 
     def state(self) -> dict[str, Any]:
-        """Return everything as arrays and plain values."""
+        """Return everything as arrays and plain values; what is saved has clients first."""
         return {
-            "history": [block[:, :n].copy() for block, n in self.parts()],
+            "history": [block[:n].transpose(1, 0, 2).copy() for block, n in self.parts()],
             "next": self.next,
             "squares": np.array(self.squares),
             "total": self.total,
@@ -119,7 +119,7 @@ class History:
                 if self.count == self.window:
                     raise ValueError(f"history must be of {self.window} rounds at most")
                 place, index = self.slot()
-                place[:, index] = block[:, s]
+                place[index] = block[:, s]
                 self.push(1.0)
         if "next" in state:
             self._restore_weights(state)

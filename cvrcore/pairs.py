@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from . import _backend
 from ._validation import Float, Ids
 from .sampling import sort_by_label
 
 
 class Pairs(NamedTuple):
-    """Clients k whose C_kj is wanted, with their representative j, equal j together."""
+    """Clients k whose C_kj is wanted, j the representative of their coalition."""
 
     clients: Ids
-    others: Ids
+    groups: Ids  # the coalition of each
+    first: Ids  # the representative of each coalition, or -1
     alone: Ids  # clients without a representative, and representatives
 
     @classmethod
-    def of(cls, representative: Ids) -> Pairs:
-        """Pair each client that has a representative, and is none, with it."""
-        n_clients = representative.size
-        paired = (representative >= 0) & (representative != np.arange(n_clients))
-        clients, _, _ = sort_by_label(representative, paired, n_clients)
-        return cls(clients, representative[clients], (~paired).nonzero()[0])
+    def of(cls, coalitions: Ids, first: Ids, together: bool = False) -> Pairs:
+        """Pair each client that has a representative, and is none, with it.
+
+        In the order of ids, or those of one coalition `together`.
+        """
+        clients, groups = np.empty_like(coalitions), np.empty_like(coalitions)
+        n_found = _backend.pair_clients(coalitions, first, clients, groups)
+        clients, groups = clients[:n_found], groups[:n_found]
+        alone = first[first >= 0]
+        if alone.size < first.size:
+            alone = np.concatenate([alone, (first[coalitions] < 0).nonzero()[0]])
+        if together:
+            order, _, _ = sort_by_label(groups, np.ones(n_found, dtype=bool), first.size)
+            clients, groups = clients[order], groups[order]
+        return cls(clients, groups, first, alone)
+
+    @property
+    def others(self) -> Ids:
+        """Return the representative of each."""
+        return self.first[self.groups]
 
 
 class PairCache:
@@ -35,8 +51,8 @@ class PairCache:
 
     SLOTS: Final = 24
 
-    def __init__(self, n_clients: int, n_features: int) -> None:
-        self.values = np.empty((n_clients, self.SLOTS, n_features))
+    def __init__(self, n_clients: int, n_features: int, dtype: Any) -> None:
+        self.values = np.empty((n_clients, self.SLOTS, n_features), dtype=dtype)
         self.others = np.full((n_clients, self.SLOTS), -1, dtype=np.int64)
         self.reached = np.zeros((n_clients, self.SLOTS), dtype=np.int64)
         self._slot = np.empty(0, dtype=np.int64)

@@ -215,7 +215,7 @@ def _store_of(
 ) -> tuple[str, int | None, bool, int]:
     """Return the store's kind, its window, whether it may become dense, and its bytes."""
     one = n_clients * n_features * size  # a residual
-    cache = 8 * n_clients * PairCache.SLOTS * n_features
+    cache = PairCache.SLOTS * one
     padded = -(-n_features // LANES) * LANES
     dense = n_clients * (n_clients + 1) // 2 * padded * size + DEFERRED * one
     history = -(-n_clients // 2) * one + cache  # what "auto" may hold before it folds

@@ -58,6 +58,33 @@ class Groups(NamedTuple):
         return per_group[self.group]
 
 
+class Law(NamedTuple):
+    """Eq. (11) for everybody, and how many eligible clients each coalition has."""
+
+    probabilities: Float  # (n_clients,), 0 for those not eligible
+    sizes: Ids  # (n_coalitions,)
+
+    @classmethod
+    def of(cls, scores: Float, coalitions: Ids, eligible: Mask, temperature: float) -> Law:
+        """Return the Boltzmann law of each coalition."""
+        sizes = np.empty(int(coalitions.max()) + 1, dtype=np.int64)
+        law = np.empty(coalitions.size)
+        kept = eligible.view(np.uint8)
+        _backend.boltzmann_law(coalitions, kept, scores, temperature, sizes, law)
+        return cls(law, sizes)
+
+    def gives_one_each(self, n_select: int) -> bool:
+        """Return whether a coalition gets one place if it has anybody, and nothing is left."""
+        return np.count_nonzero(self.sizes) == min(n_select, int(self.sizes.sum()))
+
+    def draw(self, coalitions: Ids, eligible: Mask, rng: np.random.Generator) -> Ids:
+        """Draw a client from each coalition that has one; the clients of `draw`, sooner."""
+        picked = np.empty_like(self.sizes)
+        uniforms, kept = rng.random(int(self.sizes.sum())), eligible.view(np.uint8)
+        _backend.draw_one_each(coalitions, kept, self.probabilities, uniforms, self.sizes, picked)
+        return picked[picked >= 0]
+
+
 def log_law(
     scores: Float, groups: Groups, law: str = "boltzmann", temperature: float = 1.0
 ) -> Float:
@@ -112,11 +139,6 @@ def draw(
     left, and so on. Clients of probability zero come last, by score.
     """
     keys = np.log(-np.log1p(-rng.random(groups.members.size))) - log_weights  # smallest first
-    if places.max() == 1:
-        least = groups.spread(np.minimum.reduceat(keys, groups.starts))
-        found = (keys == least).nonzero()[0]
-        if found.size == places.size:  # no two are equal
-            return groups.members[found]
     if math.isfinite(keys.sum()):
         order = np.lexsort((keys, groups.group))
     else:
@@ -220,6 +242,4 @@ def boltzmann(
     mask = check_available(available, values.size)
     if not mask.any():
         return np.zeros(values.size)
-    groups = Groups.of(labels, mask)
-    scaled = transform_scores(values, labels, score)
-    return probabilities_of(log_law(scaled, groups, "boltzmann", temperature), groups, values.size)
+    return Law.of(transform_scores(values, labels, score), labels, mask, temperature).probabilities

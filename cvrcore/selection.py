@@ -27,6 +27,7 @@ from .sampling import (
     LAWS,
     SCORES,
     Groups,
+    Law,
     draw,
     inclusion_of,
     log_law,
@@ -135,9 +136,20 @@ def draw_selection(
     fewer coalitions than places, `places` says who gets more. `weights` are the sample
     counts, needed by the laws of `cvrcore.allocation`; so are `distances` by Neyman's.
     """
-    groups = Groups.of(labels, eligible)
     scores = scores.copy()  # as they are now: `inclusion` may be worked out after `observe`
     scaled = transform_scores(scores, labels, score)
+    if within == "boltzmann" and places == "even":  # the paper's, in two compiled passes
+        law = Law.of(scaled, labels, eligible, temperature)
+        if law.gives_one_each(n_select):
+            return Selection(
+                clients=law.draw(labels, eligible, rng),
+                coalitions=labels.copy(),
+                scores=scores,
+                probabilities=law.probabilities,
+                inclusion=law.probabilities.copy(),
+                round=round,
+            )
+    groups = Groups.of(labels, eligible)
     if within in SIZE_LAWS:
         assert weights is not None
         log_weights = size_law(within, groups, weights, distances)

@@ -20,11 +20,12 @@ from .threads import Chunks, begin_chunks
 STORES: Final = ("auto", "dense", "factored", "window", "none")
 LANES: Final = 16  # coordinates in one block of the dense part
 DEFERRED: Final = 16  # residuals that wait before one pass folds them into the dense part
+_NEAR: Final = 16_000_000  # bytes of a residual up to which its rows are near each other
 _TASK: Final = 4_000_000  # multiply-adds per task: smaller ones cost more than they save
 
 
 class Slot(NamedTuple):
-    """Where the residual of a step goes: ``block[:, place] = weight * residual``."""
+    """Where the residual of a step goes: ``block[place] = weight * residual``."""
 
     block: Float
     place: int
@@ -82,7 +83,7 @@ class CovarianceStore:
         self._streamed = 0.0  # residuals read in a round, of all clients, on average
         self._begin = np.empty(0, dtype=np.int64)
         self._nothing = np.empty((1, 1, n_features), dtype=dtype)  # stands for no block at all
-        self._none = np.empty((0, n_features))
+        self._none = np.empty((0, n_features), dtype=dtype)
         self._cache: PairCache | None = None
         self._room: Float | None = None  # for a dense part that the next `close` begins
         self._folding: Chunks | None = None
@@ -118,7 +119,7 @@ class CovarianceStore:
         if self.base is not None or self.history.wrapped:
             return
         if self._cache is None and self.history.count >= 2 * BLOCK:
-            self._cache = PairCache(self.n_clients, self.n_features)
+            self._cache = PairCache(self.n_clients, self.n_features, self.dtype)
         if self._cache is not None:
             self._begin = self._cache.find(pairs)
         fresh = self.history.count * pairs.clients.size - int(self._begin.sum())
@@ -141,7 +142,7 @@ class CovarianceStore:
         *parts, (block, used) = self.history.parts() or [(self._nothing, 0)]
         if self.base is None and self._cache is None and not parts:
             return Entries(ones, self._none, block, used, begin)
-        sums = np.empty((stop - start, self.n_features))
+        sums = np.empty((stop - start, self.n_features), dtype=self.dtype)
         if self.base is not None:
             _backend.read_base(self.base, clients, others, sums)
         elif self._cache is not None:
@@ -152,6 +153,17 @@ class CovarianceStore:
             _backend.add_history(earlier, n, clients, others, begin, sums)
             begin = begin - n
         return Entries(ones, sums, block, used, begin)
+
+    def leads(self, first: Ids) -> tuple[Float, Ids]:
+        """Return residuals that hold those of representatives, of the last block, and where.
+
+        Copies of them, if many others lie between: what is read for every client is then one
+        piece of memory.
+        """
+        *_, (block, used) = self.history.parts() or [(self._nothing, 0)]
+        if block[0].nbytes <= _NEAR:
+            return block, first
+        return np.take(block[:used], first, axis=1), np.arange(first.size)
 
     def keep(self, pairs: Pairs, start: int, stop: int, sums: Float) -> None:
         """Take back what `read` gave, with the rest added, to continue from another time."""
@@ -193,12 +205,14 @@ class CovarianceStore:
 
         Rows of clients without one, and of representatives, mean nothing.
         """
-        pairs = Pairs.of(representative)
+        n_clients = self.n_clients
+        coalitions = np.where(representative < 0, n_clients, representative)
+        pairs = Pairs.of(coalitions, np.append(np.arange(n_clients), -1), together=True)
         self.ask(pairs)
         asked = self.read(pairs, 0, pairs.clients.size)
         found = asked.sums
         if not found.size:
-            found = np.full((pairs.clients.size, self.n_features), asked.start)
+            found = np.full((pairs.clients.size, self.n_features), asked.start, self.dtype)
         which = (pairs.clients, pairs.others, asked.begin)
         _backend.add_history(asked.block, asked.used, *which, found)
         self.keep(pairs, 0, pairs.clients.size, found)
@@ -209,7 +223,7 @@ class CovarianceStore:
     def append(self, residual: Float, rate: float) -> None:
         """Take one step: ``C <- (1 - rate) C + rate r r^T``."""
         slot = self.open(rate)
-        slot.block[:, slot.place] = residual * self.dtype.type(slot.weight)
+        slot.block[slot.place] = residual * self.dtype.type(slot.weight)
         self.close(slot)
 
     def dense(self) -> Float:
@@ -219,7 +233,7 @@ class CovarianceStore:
         packed = np.zeros((rows.size, self.n_features))
         for block, used in self.history.parts():
             for s in range(used):
-                step = block[:, s].astype(np.float64)
+                step = block[s].astype(np.float64)
                 packed += step[rows] * step[columns]
         if self.history.wrapped:
             packed *= self.history.stands_for

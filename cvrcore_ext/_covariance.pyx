@@ -1,18 +1,26 @@
 """Cython twin of ``cvrcore/_covariance.py``: same names, same arithmetic, same bits."""
 
 from cython cimport floating
-from libc.math cimport sqrt
 from libc.stdlib cimport free, malloc
 
 cdef extern from "_history.h":
     void fetch(const void*, size_t) nogil
+    void fetch_to_write(const void*, size_t) nogil
     void add_f64(
-        const double*, const double*, const double*, const double*, const double*, Py_ssize_t,
-        Py_ssize_t, double*,
+        const double*, const double*, const double*, const double*, Py_ssize_t, double*
     ) nogil
     void add_f32(
-        const float*, const float*, const float*, const float*, const float*, Py_ssize_t,
-        Py_ssize_t, double*,
+        const float*, const float*, const float*, const float*, Py_ssize_t, float*
+    ) nogil
+
+cdef extern from "_predict.h":
+    void predict_f64(
+        const double*, double, const double*, const double*, const double*, const double*, double,
+        double, Py_ssize_t, double*, double*, double*,
+    ) nogil
+    void predict_f32(
+        const float*, double, const float*, const float*, const float*, const float*, double,
+        double, Py_ssize_t, float*, double*, double*,
     ) nogil
 
 cdef extern from "_fold.h":
@@ -21,40 +29,66 @@ cdef extern from "_fold.h":
     void fold_f32(float*, const double*, Py_ssize_t, Py_ssize_t) nogil
 
 
+cdef enum:
+    MOST = 16  # clients at a time
+    SUMS = 2048  # of all of them: these stay in the nearest cache
+
+
+cdef Py_ssize_t _group(Py_ssize_t n_features) noexcept nogil:
+    """Return how many clients are worked on at a time, one residual after the other."""
+    return max(1, min(MOST, SUMS // n_features))
+
+
+cdef void _add_group(
+    const floating[:, :, ::1] history, const floating[:, :, ::1] leads, Py_ssize_t n_stored,
+    const long long[::1] clients, const long long* others, const long long[::1] begin,
+    Py_ssize_t start, Py_ssize_t stop, floating* sums,
+) noexcept nogil:
+    """Add r_s[k] r_s[j] of pairs start .. stop - 1; others and sums are theirs alone."""
+    cdef Py_ssize_t n_features = history.shape[2], last = clients.shape[0] - 1
+    cdef Py_ssize_t step, asked, k, j, then, following, width = stop - start
+    for step in range(n_stored):
+        for asked in range(start, stop):
+            if step < begin[asked]:
+                continue
+            k, following = clients[asked], clients[min(asked + width, last)]
+            j, then = others[asked - start], others[min(asked - start + 1, width - 1)]
+            if floating is double:
+                add_f64(
+                    &history[step, k, 0], &leads[step, j, 0], &history[step, following, 0],
+                    &leads[step, then, 0], n_features, sums + (asked - start) * n_features,
+                )
+            else:
+                add_f32(
+                    &history[step, k, 0], &leads[step, j, 0], &history[step, following, 0],
+                    &leads[step, then, 0], n_features, sums + (asked - start) * n_features,
+                )
+
+
 def add_history(
     const floating[:, :, ::1] history,
     Py_ssize_t n_stored,
     const long long[::1] clients,
     const long long[::1] others,
     const long long[::1] begin,
-    double[:, ::1] entries,
+    floating[:, ::1] entries,
 ):
     """Add sum_s r_s[k] r_s[j] to entries[i], k and j the i-th pair, s in order."""
-    cdef Py_ssize_t n_features = entries.shape[1], n_asked = clients.shape[0]
-    cdef Py_ssize_t asked, k, j, following, step
+    cdef Py_ssize_t n_asked = clients.shape[0], group = _group(entries.shape[1]), start = 0
     with nogil:
-        for asked in range(n_asked):
-            k, j, step = clients[asked], others[asked], max(begin[asked], 0)
-            if step >= n_stored:
-                continue
-            following = clients[min(asked + 1, n_asked - 1)]
-            if floating is double:
-                add_f64(
-                    &history[k, step, 0], &history[j, step, 0], &history[following, step, 0],
-                    NULL, NULL, n_stored - step, n_features, &entries[asked, 0],
-                )
-            else:
-                add_f32(
-                    &history[k, step, 0], &history[j, step, 0], &history[following, step, 0],
-                    NULL, NULL, n_stored - step, n_features, &entries[asked, 0],
-                )
+        while start < n_asked:
+            _add_group(
+                history, history, n_stored, clients, &others[start], begin, start,
+                min(start + group, n_asked), &entries[start, 0],
+            )
+            start += group
 
 
 def read_base(
     const floating[:, :, ::1] base,
     const long long[::1] clients,
     const long long[::1] others,
-    double[:, ::1] entries,
+    floating[:, ::1] entries,
 ):
     """Copy the dense part of C_kj into entries[i], k and j the i-th pair."""
     cdef Py_ssize_t n_features = entries.shape[1], asked, k, j, row, block, width, d
@@ -76,7 +110,7 @@ def fold_history(
     Py_ssize_t stop,
 ):
     """Add all stored outer products to blocks start .. stop - 1 of the packed base."""
-    cdef Py_ssize_t n_clients = history.shape[0], n_features = history.shape[2]
+    cdef Py_ssize_t n_clients = history.shape[1], n_features = history.shape[2]
     cdef Py_ssize_t block, k, step, d, width
     # One line of cache more than is used: a run that begins on a line is read twice as fast.
     cdef void* room = malloc((n_clients * n_stored + 1) * LANES * sizeof(double))
@@ -90,7 +124,7 @@ def fold_history(
             for k in range(n_clients):
                 for step in range(n_stored):
                     for d in range(width):
-                        out[d] = history[k, step, block * LANES + d]
+                        out[d] = history[step, k, block * LANES + d]
                     for d in range(width, LANES):
                         out[d] = 0.0
                     out += LANES
@@ -113,18 +147,44 @@ cdef void _add_sums(
         squares[d] += value * value
 
 
+def regression_slopes(
+    const floating[:, ::1] diagonal,
+    const floating[:, ::1] rows,
+    const long long[::1] first,
+    const double[::1] floor,
+    floating[:, ::1] slopes,
+    floating[:, ::1] variances,
+):
+    """Write theta_j / C_jj and C_jj of each coalition's representative j, Eq. (13)."""
+    cdef Py_ssize_t n_features = rows.shape[1], line, d, j
+    cdef double variance, inverse
+    with nogil:
+        for line in range(first.shape[0]):
+            j = first[line]
+            if j < 0:
+                continue
+            for d in range(n_features):
+                variance = diagonal[j, d]
+                inverse = 1.0 / variance if variance > floor[d] else 0.0
+                slopes[line, d] = <floating>(inverse * <double>rows[j, d])
+                variances[line, d] = diagonal[j, d]
+
+
 def regression_residual(
     double start,
-    double[:, ::1] entries,
+    floating[:, ::1] entries,
     const floating[:, :, ::1] past,
     Py_ssize_t n_past,
     const long long[::1] begin,
+    const floating[:, :, ::1] leads,
+    const long long[::1] lead,
     double scale,
+    const floating[:, ::1] slopes,
+    const floating[:, ::1] variances,
     const floating[:, ::1] diagonal,
-    const double[::1] floor,
     const floating[:, ::1] rows,
     const long long[::1] clients,
-    const long long[::1] others,
+    const long long[::1] groups,
     double weight,
     floating[:, :, ::1] history,
     Py_ssize_t slot,
@@ -132,64 +192,46 @@ def regression_residual(
     double[::1] projection,
     double[::1] squares,
 ):
-    """Write weight (theta_k - c_k theta_j) into history[k, slot], Eq. (13); add its sums."""
-    cdef Py_ssize_t n_features = rows.shape[1], n_asked = clients.shape[0]
-    cdef Py_ssize_t asked, k, j, d, step, following, beyond, known = -1
+    """Write weight (theta_k - c_k theta_j) into history[slot, k], Eq. (13); add its sums."""
+    cdef Py_ssize_t n_features = rows.shape[1], n_asked = clients.shape[0], last = n_asked - 1
+    cdef Py_ssize_t group = _group(n_features), base = 0, stop, asked, k, line, d, following
     cdef size_t n_bytes = n_features * sizeof(floating)
     cdef bint fresh = entries.shape[0] == 0
-    cdef double variance, bound, entry, delta
-    cdef floating* out
-    cdef double* inverse = <double*>malloc(2 * n_features * sizeof(double))
-    cdef double* sums = inverse + n_features
-    if inverse == NULL:
+    cdef long long[MOST] others
+    cdef floating* room = <floating*>malloc(group * n_features * sizeof(floating))
+    cdef floating* sums = room
+    if room == NULL:
         raise MemoryError("no memory to predict clients in")
     with nogil:
-        for asked in range(n_asked):
-            k, j, step = clients[asked], others[asked], max(begin[asked], 0)
-            following = clients[min(asked + 1, n_asked - 1)]
+        while base < n_asked:
+            stop = min(base + group, n_asked)
             if fresh:
-                for d in range(n_features):
-                    sums[d] = start
+                for d in range(group * n_features):
+                    sums[d] = <floating>start
             else:
-                sums = &entries[asked, 0]
-            if step < n_past:
-                if floating is double:
-                    add_f64(
-                        &past[k, step, 0], &past[j, step, 0], &past[following, step, 0],
-                        &rows[following, 0], &diagonal[following, 0], n_past - step, n_features,
-                        sums,
-                    )
-                else:
-                    add_f32(
-                        &past[k, step, 0], &past[j, step, 0], &past[following, step, 0],
-                        &rows[following, 0], &diagonal[following, 0], n_past - step, n_features,
-                        sums,
-                    )
-            else:
+                sums = &entries[base, 0]
+            for asked in range(base, stop):
+                others[asked - base] = lead[groups[asked]]
+            _add_group(past, leads, n_past, clients, others, begin, base, stop, sums)
+            for asked in range(base, stop):
+                k, line, following = clients[asked], groups[asked], clients[min(asked + group, last)]
                 fetch(&rows[following, 0], n_bytes)
                 fetch(&diagonal[following, 0], n_bytes)
-            if j != known:
-                known = j
-                for d in range(n_features):
-                    variance = diagonal[j, d]
-                    inverse[d] = 1.0 / variance if variance > floor[d] else 0.0
-            out = &history[k, slot, 0]
-            beyond = 0
-            for d in range(n_features):
-                entry = scale * sums[d]
-                beyond += entry * entry > <double>diagonal[k, d] * <double>diagonal[j, d]
-                delta = <double>rows[k, d] - (entry * inverse[d]) * <double>rows[j, d]
-                out[d] = <floating>(weight * delta)
-            if beyond > 0:
-                for d in range(n_features):
-                    bound = sqrt(<double>diagonal[k, d] * <double>diagonal[j, d])
-                    entry = scale * sums[d]
-                    entry = -bound if entry < -bound else entry
-                    entry = bound if entry > bound else entry
-                    delta = <double>rows[k, d] - (entry * inverse[d]) * <double>rows[j, d]
-                    out[d] = <floating>(weight * delta)
-            _add_sums(out, n_features, alpha[k], &projection[0], &squares[0])
-        free(inverse)
+                fetch_to_write(&history[slot, following, 0], n_bytes)
+                if floating is double:
+                    predict_f64(
+                        sums + (asked - base) * n_features, scale, &slopes[line, 0],
+                        &variances[line, 0], &rows[k, 0], &diagonal[k, 0], weight, alpha[k],
+                        n_features, &history[slot, k, 0], &projection[0], &squares[0],
+                    )
+                else:
+                    predict_f32(
+                        sums + (asked - base) * n_features, scale, &slopes[line, 0],
+                        &variances[line, 0], &rows[k, 0], &diagonal[k, 0], weight, alpha[k],
+                        n_features, &history[slot, k, 0], &projection[0], &squares[0],
+                    )
+            base = stop
+        free(room)
 
 
 def scaled_residual(
@@ -204,14 +246,14 @@ def scaled_residual(
     double[::1] projection,
     double[::1] squares,
 ):
-    """Write weight (theta_k - c_k theta_j) into history[k, slot], c_k a scalar; add its sums."""
+    """Write weight (theta_k - c_k theta_j) into history[slot, k], c_k a scalar; add its sums."""
     cdef Py_ssize_t n_features = rows.shape[1], asked, k, j, d
     cdef double delta
     cdef floating* out
     with nogil:
         for asked in range(clients.shape[0]):
             k, j = clients[asked], others[asked]
-            out = &history[k, slot, 0]
+            out = &history[slot, k, 0]
             for d in range(n_features):
                 delta = <double>rows[k, d] - coefficients[asked] * <double>rows[j, d]
                 out[d] = <floating>(weight * delta)

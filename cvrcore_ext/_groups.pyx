@@ -27,3 +27,21 @@ def sort_by_label(
         for label in range(n_labels):
             starts[label] -= sizes[label]
     return total
+
+
+def pair_clients(
+    const long long[::1] labels,
+    const long long[::1] first,
+    long long[::1] clients,
+    long long[::1] groups,
+):
+    """Write each client that follows a representative, and its coalition; return how many."""
+    cdef Py_ssize_t client, n_found = 0
+    cdef long long j
+    with nogil:
+        for client in range(labels.shape[0]):
+            j = first[labels[client]]
+            clients[n_found] = client
+            groups[n_found] = labels[client]
+            n_found += j >= 0 and j != client
+    return n_found

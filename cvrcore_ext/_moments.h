@@ -9,8 +9,6 @@
 
 #include "_fours.h"
 
-typedef long long fours_mask __attribute__((vector_size(32)));
-
 #define DEFINE_ADVANCE(NAME, REAL, VECTOR, UP, DOWN)                                              \
     static double NAME(REAL *restrict moment, REAL *restrict diagonal,                            \
                        const REAL *restrict residual, const double *restrict projection,          \

@@ -4,9 +4,6 @@ import numpy as np
 
 from cython cimport floating
 
-cdef extern from "_history.h":
-    void fetch(const void*, size_t) nogil
-
 cdef extern from "_moments.h":
     double advance_f64(
         double*, double*, const double*, const double*, double, double, const double*, Py_ssize_t,
@@ -80,14 +77,13 @@ def advance_moments(
     cdef Py_ssize_t n_features = moment.shape[1], k
     with nogil:
         for k in range(start, stop):
-            fetch(&history[min(k + 2, stop - 1), slot, 0], n_features * sizeof(floating))
             if floating is double:
                 scores[k] = advance_f64(
-                    &moment[k, 0], &diagonal[k, 0], &history[k, slot, 0], &projection[0], keep,
+                    &moment[k, 0], &diagonal[k, 0], &history[slot, k, 0], &projection[0], keep,
                     gain, &floor[0], n_features,
                 )
             else:
                 scores[k] = advance_f32(
-                    &moment[k, 0], &diagonal[k, 0], &history[k, slot, 0], &projection[0], keep,
+                    &moment[k, 0], &diagonal[k, 0], &history[slot, k, 0], &projection[0], keep,
                     gain, &floor[0], n_features,
                 )

@@ -27,19 +27,21 @@ def random_problem(n_clients, n_features, seed, n_groups=None):
 @pytest.mark.parametrize(("n_clients", "n_features", "n_steps"), SIZES)
 def test_history_entries_match_naive(kernels, n_clients, n_features, n_steps, dtype):
     rng = np.random.default_rng(1)
-    history = rng.normal(size=(n_clients, n_steps + 2, n_features)).astype(dtype)
+    history = rng.normal(size=(n_steps + 2, n_clients, n_features)).astype(dtype)
     clients, others = rng.permutation(n_clients), rng.integers(n_clients, size=n_clients)
     pairs = np.stack([clients, others[clients]], axis=1)
-    entries = rng.normal(size=(n_clients, n_features))
+    entries = rng.normal(size=(n_clients, n_features)).astype(dtype)
     begin = rng.integers(-1, n_steps + 1, size=n_clients)
-    used = history[:, :n_steps].astype(np.float64)
-    expected = entries.copy()
+    used = history[:n_steps].transpose(1, 0, 2).astype(np.float64)
+    expected = np.empty((n_clients, n_features))
     expected[clients] = entries
     expected = naive.history_entries(used, pairs, begin, expected)[clients]
 
     kernels["add_history"](history, n_steps, clients, others[clients], begin, entries)
 
-    assert_allclose(entries, expected, rtol=1e-12, atol=1e-14)
+    # Sums run in the residuals' own precision.
+    tolerance = {"rtol": 1e-12, "atol": 1e-14} if dtype == np.float64 else {"atol": 1e-5}
+    assert_allclose(entries, expected, **tolerance)
 
 
 def in_blocks(packed):
@@ -55,9 +57,10 @@ def in_blocks(packed):
 @pytest.mark.parametrize(("n_clients", "n_features", "n_steps"), [*SIZES, (401, 18, 2)])
 def test_fold_matches_naive(kernels, n_clients, n_features, n_steps, dtype):
     rng = np.random.default_rng(2)
-    history = rng.normal(size=(n_clients, n_steps + 1, n_features)).astype(dtype)
+    history = rng.normal(size=(n_steps + 1, n_clients, n_features)).astype(dtype)
     packed = rng.normal(size=(n_clients * (n_clients + 1) // 2, n_features)).astype(dtype)
-    expected = naive.folded(packed.astype(np.float64), history[:, :n_steps].astype(np.float64))
+    used = history[:n_steps].transpose(1, 0, 2).astype(np.float64)
+    expected = naive.folded(packed.astype(np.float64), used)
     base = in_blocks(packed)
 
     half = base.shape[0] // 2
@@ -79,47 +82,46 @@ def test_base_is_read_where_the_fold_wrote_it(kernels, n_clients, n_features, n_
     assert_array_equal(entries, packed[high * (high + 1) // 2 + low])
 
 
-@pytest.mark.parametrize(("n_clients", "n_features"), [(1, 1), (9, 5), (33, 17)])
-def test_residual_kernels_match_naive(kernels, rtol, n_clients, n_features):
+def predict(kernels, entries, past, n_past, begin, scale, diagonal, floor, rows, pairs, *news):
+    """Call what predicts clients as the estimator does; representatives' residuals are copied."""
+    slopes, variances = np.full((2, pairs.first.size, rows.shape[1]), np.nan, dtype=rows.dtype)
+    kernels["regression_slopes"](diagonal, rows, pairs.first, floor, slopes, variances)
+    leads = np.take(past, pairs.first, axis=1), np.arange(pairs.first.size)
+    known = (*leads, scale, slopes, variances, diagonal, rows, pairs.clients, pairs.groups)
+    kernels["regression_residual"](*entries, past, n_past, begin, *known, *news)
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["by id", "together"])
+@pytest.mark.parametrize(("n_clients", "n_features"), [(1, 1), (9, 5), (33, 17), (61, 301)])
+def test_residual_kernels_match_naive(kernels, rtol, n_clients, n_features, together):
     cov, rows, clients, labels, rng = random_problem(n_clients, n_features, seed=3)
     cov[0, clients[0], :] = cov[0, :, clients[0]] = 0.0  # a diagonal below the floor
     labels[labels == labels[clients[-1]]] = labels[clients[-1]]
     reporting = clients[:-1] if len(clients) > 1 else clients  # one coalition is silent
-    representative = representatives(reporting, labels)
+    first = representatives(reporting, labels)
+    representative = first[labels]
     diagonal = np.ascontiguousarray(np.einsum("dkk->kd", cov))
     floor = 1e-12 * diagonal.mean(axis=0)
     entries = np.zeros((n_clients, n_features))
     for k in range(n_clients):
         entries[k] = cov[:, k, representative[k]]
-    history = np.zeros((n_clients, 3, n_features))
-    pairs = Pairs.of(representative)
+    history = np.zeros((3, n_clients, n_features))
+    pairs = Pairs.of(labels, first, together)
     # Part of each entry is still to be summed: all residuals of the past but the first.
-    past, begin = rng.normal(size=(n_clients, 3, n_features)), np.ones(pairs.clients.size, int)
-    known = np.einsum("isd,isd->id", past[pairs.clients, 1:], past[pairs.others, 1:])
+    past, begin = rng.normal(size=(3, n_clients, n_features)), np.ones(pairs.clients.size, int)
+    known = np.einsum("sid,sid->id", past[1:, pairs.clients], past[1:, pairs.others])
     alpha, sums = rng.random(n_clients), np.zeros((2, n_features))
+    own = (np.nan, entries[pairs.clients] / 0.5 - known)  # nothing that all would begin with
 
-    kernels["regression_residual"](
-        np.nan,  # where each has entries of its own
-        entries[pairs.clients] / 0.5 - known,
-        past,
-        3,
-        begin,
-        0.5,
-        diagonal,
-        floor,
-        rows,
-        pairs.clients,
-        pairs.others,
-        1.0,
-        history,
-        1,
-        alpha,
-        *sums,
-    )
+    learned = (0.5, diagonal, floor, rows)
+    predict(kernels, own, past, 3, begin, *learned, pairs, 1.0, history, 1, alpha, *sums)
+
     expected = naive.residual(cov, rows, reporting, labels)
-    assert_allclose(history[:, 1], expected, rtol=rtol, atol=1e-14)
-    assert_allclose(sums, [alpha @ expected, (expected**2).sum(axis=0)], rtol=rtol, atol=1e-14)
-    assert not history[:, [0, 2]].any()  # nothing beside its own place
+    # The sums that make up an entry cancel: what they lose is theirs, not the entry's.
+    near = {"rtol": rtol, "atol": 1e-14 if n_features < 100 else 1e-11}
+    assert_allclose(history[1], expected, **near)
+    assert_allclose(sums, [alpha @ expected, (expected**2).sum(axis=0)], **near)
+    assert not history[[0, 2]].any()  # nothing beside its own place
 
     previous = rng.normal(size=rows.shape)
     previous[0] = 0.0
@@ -128,7 +130,7 @@ def test_residual_kernels_match_naive(kernels, rtol, n_clients, n_features):
     which = (pairs.clients, pairs.others)
     kernels["scaled_residual"](coefficients, rows, *which, 2.0, history, 0, alpha, *sums)
     expected = 2 * naive.residual(cov, rows, reporting, labels, "cosine", previous)
-    assert_allclose(history[:, 0], expected, rtol=rtol, atol=1e-14)
+    assert_allclose(history[0], expected, rtol=rtol, atol=1e-14)
     assert_allclose(sums - 1, [alpha @ expected, (expected**2).sum(axis=0)], rtol=rtol, atol=1e-13)
 
 
@@ -137,31 +139,19 @@ def test_residual_kernels_match_naive(kernels, rtol, n_clients, n_features):
 def test_entries_that_all_begin_alike_need_no_room(kernels, dtype, n_past):
     rng = np.random.default_rng(11)
     n_clients, n_features = 12, 37
-    past, rows = rng.normal(size=(n_clients, 5, n_features)), rng.normal(size=(12, n_features))
-    pairs = Pairs.of(rng.integers(3, size=n_clients))
+    past, rows = rng.normal(size=(5, n_clients, n_features)), rng.normal(size=(12, n_features))
+    pairs = Pairs.of(rng.integers(3, size=n_clients), np.array([4, 0, 7]))
     begin = np.zeros(pairs.clients.size, dtype=np.int64)
     diagonal, floor = np.full_like(rows, 9.0), np.zeros(n_features)
     found = []
-    for entries in (np.full((pairs.clients.size, n_features), 0.7), np.empty((0, n_features))):
+    for shape in ((pairs.clients.size, n_features), (0, n_features)):
+        entries = np.full(shape, 0.7, dtype=dtype)
         history, sums = past.astype(dtype), np.zeros((2, n_features))
-        kernels["regression_residual"](
-            0.7 if entries.size == 0 else np.nan,
-            entries,
-            history,  # the place of the new residual is among those read, as in a full window
-            n_past,
-            begin,
-            0.5,
-            diagonal.astype(dtype),
-            floor,
-            rows.astype(dtype),
-            pairs.clients,
-            pairs.others,
-            1.0,
-            history,
-            0,
-            np.ones(n_clients),
-            *sums,
-        )
+        start = (np.nan if entries.size else 0.7, entries)
+        learned = (0.5, diagonal.astype(dtype), floor, rows.astype(dtype))
+        # The place of the new residual is among those read, as in a full window.
+        news = (1.0, history, 0, np.ones(n_clients), *sums)
+        predict(kernels, start, history, n_past, begin, *learned, pairs, *news)
         found.append((history, sums))
     for one, other in zip(*found, strict=True):
         assert_array_equal(one, other)
@@ -179,8 +169,7 @@ def test_correlations_are_clipped_and_tiny_variances_predict_nothing(kernels, rt
     if too_large:
         off = ~np.eye(n_clients, dtype=bool)
         cov[1:4, off] *= 50.0  # a correlation far above 1 in three coordinates of five
-    representative = representatives(clients, labels)
-    pairs = Pairs.of(representative)
+    pairs = Pairs.of(labels, representatives(clients, labels))
     diagonal = np.ascontiguousarray(np.einsum("dkk->kd", cov))
     floor = 1e-12 * diagonal.mean(axis=0)
     assert 0 < diagonal[clients[0], 0] < floor[0]
@@ -188,28 +177,14 @@ def test_correlations_are_clipped_and_tiny_variances_predict_nothing(kernels, rt
     bounds = np.sqrt(diagonal[pairs.clients] * diagonal[pairs.others])
     beyond = (np.abs(entries) > bounds).any(axis=1)
     assert beyond.all() if too_large else not beyond.any()
-    history = np.zeros((n_clients, 1, n_features))
+    history, sums = np.zeros((1, n_clients, n_features)), np.zeros((2, n_features))
 
     nothing = (history, 0, np.zeros(pairs.clients.size, dtype=np.int64))
-    which, sums = (pairs.clients, pairs.others), np.zeros((2, n_features))
-    kernels["regression_residual"](
-        np.nan,
-        entries,
-        *nothing,
-        1.0,
-        diagonal,
-        floor,
-        rows,
-        *which,
-        1.0,
-        history,
-        0,
-        shrink,
-        *sums,
-    )
+    news = (1.0, history, 0, shrink, *sums)
+    predict(kernels, (np.nan, entries), *nothing, 1.0, diagonal, floor, rows, pairs, *news)
 
     expected = naive.residual(cov, rows, clients, labels)
-    assert_allclose(history[:, 0], expected, rtol=rtol, atol=1e-14)
+    assert_allclose(history[0], expected, rtol=rtol, atol=1e-14)
 
 
 @pytest.mark.parametrize("predictor", ["regression", "cosine"])
@@ -235,7 +210,36 @@ def test_update_keeps_symmetry(seed):
 
 def test_representative_is_the_first_reporter_of_its_coalition():
     labels = np.array([0, 1, 0, 1, 2])
-    assert_array_equal(representatives(np.array([2, 3, 0, 1]), labels), [2, 3, 2, 3, -1])
+    assert_array_equal(representatives(np.array([2, 3, 0, 1]), labels), [2, 3, -1])
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["by id", "together"])
+def test_pairs_are_all_who_follow_somebody_else(together):
+    labels, first = np.array([1, 0, 2, 1, 0, 1, 2]), np.array([4, 0, -1])
+    pairs = Pairs.of(labels, first, together)
+    found = dict(zip(pairs.clients.tolist(), pairs.others.tolist(), strict=True))
+    assert found == {1: 4, 3: 0, 5: 0}
+    assert_array_equal(pairs.groups, labels[pairs.clients])
+    assert sorted(pairs.alone) == [0, 2, 4, 6]  # representatives, and a coalition without one
+    assert_array_equal(pairs.clients, [1, 3, 5])  # here either order is that of ids
+    other = Pairs.of(1 - labels.clip(0, 1), np.array([0, 1]), together)
+    assert_array_equal(other.clients, [2, 3, 5, 6, 4] if together else [2, 3, 4, 5, 6])
+
+
+def test_representatives_far_apart_are_copied_to_one_place(monkeypatch):
+    """Where many clients lie between them; what is read is the same."""
+    rng = np.random.default_rng(5)
+    store = CovarianceStore(8, 3, "factored", "float64")
+    for step in range(4):
+        store.append(rng.normal(size=(8, 3)), 1 / (step + 2))
+    first = np.array([6, -1, 2])
+    near, where = store.leads(first)
+    monkeypatch.setattr("cvrcore.store._NEAR", 0)
+    copied, places = store.leads(first)
+    assert near is store.history.blocks[0]
+    assert copied.shape == (4, 3, 3)
+    for group in (0, 2):
+        assert_array_equal(copied[:, places[group]], near[:4, where[group]])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

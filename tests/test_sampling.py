@@ -73,6 +73,37 @@ def test_labels_of_those_left_out_may_be_anything(kernels):
     assert_array_equal(order[:2], [3, 1])
 
 
+@given(
+    scores=hnp.arrays(np.float64, 15, elements=st.floats(-50, 50)),
+    temperature=st.sampled_from([1e-300, 0.3, 1.0, 20.0]),
+    mask=hnp.arrays(bool, 15),
+    seed=st.integers(0, 99),
+)
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_compiled_draw_picks_whom_gumbel_keys_pick(kernels, scores, temperature, mask, seed):
+    """One place each: same law, and the same clients from the same random numbers."""
+    if not mask.any():
+        return
+    labels, kept = np.arange(15) * 7 % 15 % 4, mask.view(np.uint8)
+    sizes, picked = np.empty((2, 4), dtype=np.int64)
+    law, uniforms = np.empty(15), np.random.default_rng(seed).random(int(mask.sum()))
+    kernels["boltzmann_law"](labels, kept, scores, temperature, sizes, law)
+    kernels["draw_one_each"](labels, kept, law, uniforms, sizes, picked)
+    with np.errstate(over="ignore"):
+        expected = naive.boltzmann(scores, labels, temperature, mask)
+    assert_allclose(law, expected, rtol=1e-13, atol=1e-300)
+    assert_array_equal(sizes, np.bincount(labels[mask], minlength=4))
+    groups = Groups.of(labels, mask)
+    logs = log_law(scores, groups, "boltzmann", temperature)
+    ones = np.ones(groups.sizes.size, dtype=np.int64)
+    assert_array_equal(
+        picked[picked >= 0], draw(logs, scores, groups, ones, np.random.default_rng(seed))
+    )
+    assert_array_equal(picked < 0, sizes == 0)
+
+
 def chi_square_p(counts, law):
     expected = law * counts.sum()
     kept = expected > 0

@@ -65,8 +65,8 @@ def test_recursion_equals_the_full_matrices(kernels, n_clients, n_features, dtyp
     tolerance = 1e-11 if dtype == np.float64 else 1e-4
     for s in range(30):
         rate = 1 / (s + 2)
-        history = rng.normal(size=(n_clients, 2, n_features)).astype(dtype)
-        residual = history[:, 1]
+        history = rng.normal(size=(2, n_clients, n_features)).astype(dtype)
+        residual = history[1]
         floor = (1 - rate) * floor + rate * 1e-12 * (residual**2.0).mean(axis=0)
         projection = rate * (alpha @ residual)
         half = n_clients // 2

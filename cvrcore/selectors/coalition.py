@@ -335,14 +335,16 @@ class CoalitionSelector(Selector):
         reported = np.zeros(self.n_clients, dtype=bool)
         reported[report.clients] = True
         drawn = report.selection.clients
-        representative = representatives(drawn[reported[drawn]], coalitions)
+        first = representatives(drawn[reported[drawn]], coalitions)
         cosines = (
-            cosine_coefficients(self._rows, representative) if self.predictor == "cosine" else None
+            cosine_coefficients(self._rows, first[coalitions])
+            if self.predictor == "cosine"
+            else None
         )
         self._replace_rows(report.clients, report.models)
         rate = 1.0 / (estimator.updates + 2) if self.rate == "decay" else float(self.rate)
         alpha = self.weights / self.weights.sum()
-        step = estimator.step(self._rows, representative, alpha, rate, cosines)
+        step = estimator.step(self._rows, coalitions, first, alpha, rate, cosines)
         if self._rows.size < _WORTH_A_THREAD:
             step()
         else:  # nobody asks for scores before the next round
