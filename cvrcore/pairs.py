@@ -41,6 +41,10 @@ class Pairs(NamedTuple):
         """Return the representative of each."""
         return self.first[self.groups]
 
+    def part(self, start: int, stop: int) -> Pairs:
+        """Return pairs `start` .. `stop` - 1."""
+        return self._replace(clients=self.clients[start:stop], groups=self.groups[start:stop])
+
 
 class PairCache:
     """Sums of pairs asked for before, to be continued from where they stopped.

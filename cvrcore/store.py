@@ -136,13 +136,13 @@ class CovarianceStore:
         All but the sum over the last block of residuals: who goes through a client's history
         anyway adds it on the way. Then comes `keep`.
         """
-        clients, others = pairs.clients[start:stop], pairs.others[start:stop]
         begin, wrapped = self._begin[start:stop], self.history.wrapped
         ones = self.ones / self.history.stands_for if wrapped else self.ones
         *parts, (block, used) = self.history.parts() or [(self._nothing, 0)]
         if self.base is None and self._cache is None and not parts:
             return Entries(ones, self._none, block, used, begin)
-        sums = np.empty((stop - start, self.n_features), dtype=self.dtype)
+        part, sums = pairs.part(start, stop), np.empty((stop - start, self.n_features), self.dtype)
+        clients, others = part.clients, part.others
         if self.base is not None:
             _backend.read_base(self.base, clients, others, sums)
         elif self._cache is not None:
@@ -169,8 +169,8 @@ class CovarianceStore:
         """Take back what `read` gave, with the rest added, to continue from another time."""
         if self._cache is None:
             return
-        clients, others = pairs.clients[start:stop], pairs.others[start:stop]
-        self._cache.write(clients, others, start, stop, self.history.count, sums)
+        part = pairs.part(start, stop)
+        self._cache.write(part.clients, part.others, start, stop, self.history.count, sums)
 
     def open(self, rate: float) -> Slot:
         """Return where to write the residual of the step ``C <- (1 - rate) C + rate r r^T``."""

@@ -16,11 +16,17 @@ cdef extern from "_history.h":
 cdef extern from "_predict.h":
     void predict_f64(
         const double*, double, const double*, const double*, const double*, const double*, double,
-        double, Py_ssize_t, double*, double*, double*,
+        Py_ssize_t, double*,
     ) nogil
     void predict_f32(
         const float*, double, const float*, const float*, const float*, const float*, double,
-        double, Py_ssize_t, float*, double*, double*,
+        Py_ssize_t, float*,
+    ) nogil
+    void sums_f64(
+        const double**, const double*, Py_ssize_t, Py_ssize_t, double*, double*
+    ) nogil
+    void sums_f32(
+        const float**, const double*, Py_ssize_t, Py_ssize_t, double*, double*
     ) nogil
 
 cdef extern from "_fold.h":
@@ -198,6 +204,8 @@ def regression_residual(
     cdef size_t n_bytes = n_features * sizeof(floating)
     cdef bint fresh = entries.shape[0] == 0
     cdef long long[MOST] others
+    cdef const floating* residuals[MOST]
+    cdef double shares[MOST]
     cdef floating* room = <floating*>malloc(group * n_features * sizeof(floating))
     cdef floating* sums = room
     if room == NULL:
@@ -221,15 +229,21 @@ def regression_residual(
                 if floating is double:
                     predict_f64(
                         sums + (asked - base) * n_features, scale, &slopes[line, 0],
-                        &variances[line, 0], &rows[k, 0], &diagonal[k, 0], weight, alpha[k],
-                        n_features, &history[slot, k, 0], &projection[0], &squares[0],
+                        &variances[line, 0], &rows[k, 0], &diagonal[k, 0], weight, n_features,
+                        &history[slot, k, 0],
                     )
                 else:
                     predict_f32(
                         sums + (asked - base) * n_features, scale, &slopes[line, 0],
-                        &variances[line, 0], &rows[k, 0], &diagonal[k, 0], weight, alpha[k],
-                        n_features, &history[slot, k, 0], &projection[0], &squares[0],
+                        &variances[line, 0], &rows[k, 0], &diagonal[k, 0], weight, n_features,
+                        &history[slot, k, 0],
                     )
+                residuals[asked - base] = &history[slot, k, 0]
+                shares[asked - base] = alpha[k]
+            if floating is double:
+                sums_f64(residuals, shares, stop - base, n_features, &projection[0], &squares[0])
+            else:
+                sums_f32(residuals, shares, stop - base, n_features, &projection[0], &squares[0])
             base = stop
         free(room)
 

@@ -1,6 +1,6 @@
-/* A client's residual from its entries of C, and its share in sums over clients, in one pass.
+/* Clients' residuals from their entries of C, and what they add to sums over clients.
 
-   No fused multiply-add, one client after the other: the bits of the plain loop. */
+   No fused multiply-add, and sums take one client after the other: the bits of the plain loop. */
 
 #ifndef CVRCORE_PREDICT_H
 #define CVRCORE_PREDICT_H
@@ -28,9 +28,8 @@ static inline void clip(fours_f64 *entry, const fours_f64 *most, const fours_mas
 /* out = weight * (row - entry * slope), entry = scale * sums, its square at most diagonal * other. */
 #define DEFINE_PREDICT(NAME, REAL, VECTOR, UP, DOWN)                                              \
     static void NAME(const REAL *sums, double scale, const REAL *slope, const REAL *other,        \
-                     const REAL *row, const REAL *diagonal, double weight, double share,          \
-                     ptrdiff_t n_features, REAL *restrict out, double *restrict projection,       \
-                     double *restrict squares) {                                                  \
+                     const REAL *row, const REAL *diagonal, double weight, ptrdiff_t n_features,  \
+                     REAL *restrict out) {                                                        \
         ptrdiff_t d = 0;                                                                          \
         for (; d + 4 <= n_features; d += 4) {                                                     \
             fours_f64 entry = scale * UP(*(const VECTOR *)(sums + d));                            \
@@ -41,11 +40,7 @@ static inline void clip(fours_f64 *entry, const fours_f64 *most, const fours_mas
                 clip(&entry, &most, &beyond);                                                     \
             const fours_f64 delta =                                                               \
                 UP(*(const VECTOR *)(row + d)) - entry * UP(*(const VECTOR *)(slope + d));        \
-            const VECTOR residual = DOWN(weight * delta);                                         \
-            const fours_f64 value = UP(residual);                                                 \
-            *(VECTOR *)(out + d) = residual;                                                      \
-            *(fours_f64 *)(projection + d) += share * value;                                      \
-            *(fours_f64 *)(squares + d) += value * value;                                         \
+            *(VECTOR *)(out + d) = DOWN(weight * delta);                                          \
         }                                                                                         \
         for (; d < n_features; d++) { /* what the registers leave */                              \
             const double most = (double)diagonal[d] * (double)other[d];                           \
@@ -53,13 +48,37 @@ static inline void clip(fours_f64 *entry, const fours_f64 *most, const fours_mas
             if (entry * entry > most)                                                             \
                 entry = copysign(sqrt(most), entry);                                              \
             out[d] = (REAL)(weight * ((double)row[d] - entry * (double)slope[d]));                \
-            const double value = out[d];                                                          \
-            projection[d] += share * value;                                                       \
-            squares[d] += value * value;                                                          \
         }                                                                                         \
+    }
+
+/* projection += share * residual, squares += residual^2, of a few clients. */
+#define DEFINE_SUMS(NAME, REAL, VECTOR, UP)                                                       \
+    static void NAME(const REAL *const *residuals, const double *shares, ptrdiff_t n_clients,     \
+                     ptrdiff_t n_features, double *restrict projection,                           \
+                     double *restrict squares) {                                                  \
+        ptrdiff_t d = 0;                                                                          \
+        for (; d + 4 <= n_features; d += 4) {                                                     \
+            fours_f64 sum = *(const fours_f64 *)(projection + d);                                 \
+            fours_f64 square = *(const fours_f64 *)(squares + d);                                 \
+            for (ptrdiff_t c = 0; c < n_clients; c++) {                                           \
+                const fours_f64 value = UP(*(const VECTOR *)(residuals[c] + d));                  \
+                sum += shares[c] * value;                                                         \
+                square += value * value;                                                          \
+            }                                                                                     \
+            *(fours_f64 *)(projection + d) = sum;                                                 \
+            *(fours_f64 *)(squares + d) = square;                                                 \
+        }                                                                                         \
+        for (; d < n_features; d++)                                                               \
+            for (ptrdiff_t c = 0; c < n_clients; c++) {                                           \
+                const double value = residuals[c][d];                                             \
+                projection[d] += shares[c] * value;                                               \
+                squares[d] += value * value;                                                      \
+            }                                                                                     \
     }
 
 DEFINE_PREDICT(predict_f64, double, fours_f64, SAME, SAME)
 DEFINE_PREDICT(predict_f32, float, fours_f32, WIDEN, NARROW)
+DEFINE_SUMS(sums_f64, double, fours_f64, SAME)
+DEFINE_SUMS(sums_f32, float, fours_f32, WIDEN)
 
 #endif
