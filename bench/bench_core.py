@@ -115,12 +115,12 @@ def test_covariance_step_ours(benchmark):
     steady = Steady("planted", *SMALL, n_rounds=100)
     selector = steady.selector
     labels, clients = labelled(SMALL[0], SMALL[2])
-    representative = representatives(clients, labels)
+    first = representatives(clients, labels)
     alpha = selector.weights / selector.weights.sum()
 
     def step():
         rate = 1.0 / (selector.updates + 2)
-        selector._estimator.step(selector._rows, representative, alpha, rate)()
+        selector._estimator.step(selector._rows, labels, first, alpha, rate)()
 
     benchmark.pedantic(step, rounds=400, iterations=1)
 

@@ -78,9 +78,9 @@ def drive(world, n_select, n_rounds, windows, within="boltzmann"):
         models = world.draw(picked.clients)
         selector.observe(picked.clients, models)
         world.learn(picked.clients, models)
-        chosen, rows = representatives(picked.clients, picked.coalitions), selector.rows
+        first, rows = representatives(picked.clients, picked.coalitions), selector.rows
         for kept in shorter.values():
-            kept.step(rows, chosen, alpha, 1.0 / (kept.updates + 2))()
+            kept.step(rows, picked.coalitions, first, alpha, 1.0 / (kept.updates + 2))()
     found = [
         {
             "window": w,

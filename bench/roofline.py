@@ -2,7 +2,7 @@
 
 A kernel that moves b bytes and does f operations needs at least max(b / bandwidth, f / peak)
 seconds; its fraction is that bound over the time it took, on as many threads as it uses.
-Operations count as the kernel does them (float32, or float64 sums of float32 entries).
+Operations count as the kernel does them, in float32 or float64.
 """
 
 import numpy as np
@@ -76,12 +76,12 @@ def covariance_kernels(roof, rng, n, most):
 
     def add(start, stop):
         # Entries stay in cache, as in the estimator: one task's, not all clients'.
-        entries, part = np.zeros((stop - start, width)), slice(start, stop)
+        entries, part = np.zeros((stop - start, width), np.float32), slice(start, stop)
         _backend.add_history(history, kept, clients[part], others[part], begin[part], entries)
 
     area = n_many * kept * width
     seconds = best_time(parallel(add, n_many, chunk))
-    yield roof.fraction("add_history", seconds, 4 * area, 2 * area, "float64", most)
+    yield roof.fraction("add_history", seconds, 4 * area, 2 * area, "float32", most)
 
 
 def score_kernels(roof, rng, n, most):
