@@ -21,6 +21,7 @@ from .threads import run_chunks
 
 #: ``predict(start, stop, news)`` writes the residuals of some pairs, and adds their sums.
 Predict = Callable[[int, int, tuple[Any, ...]], None]
+_NEAR: Final = 16_000_000  # bytes of a residual up to which order hardly matters
 _CACHED: Final = 4_000_000  # bytes that a processor keeps at hand
 _RESIDUALS: Final = 16  # of a representative that are read, as a rule
 
@@ -163,11 +164,11 @@ class Estimator:
     def _together(self, n_coalitions: int) -> bool:
         """Return whether clients of one coalition come one after the other, or all by id.
 
-        By id where what representatives have in common, some residuals each, stays in cache
-        anyway: memory is then read in the order it lies in.
+        By id where a residual is large, so that memory is read in the order it lies in, and
+        what representatives have in common, some residuals each, stays in cache anyway.
         """
-        common = n_coalitions * self.n_features * self.dtype.itemsize
-        return _RESIDUALS * common > _CACHED
+        row = self.n_features * self.dtype.itemsize
+        return self.n_clients * row <= _NEAR or _RESIDUALS * n_coalitions * row > _CACHED
 
     def _chunk(self) -> int:
         """Return the clients of one task: a megabyte of entries, but eight tasks if many.

@@ -12,7 +12,8 @@ from bench.bench_scale import bytes_touched, landmarks, ten_thousand
 from bench.federations import Federation
 from bench.growth import exponent
 from bench.published import PublishedRound
-from bench.quality import law, variation
+from bench.quality import drive, law, variation
+from bench.roofline import Roofline, covariance_kernels, score_kernels
 from bench.rows import Found, Row, compare, load, save
 
 
@@ -159,6 +160,37 @@ def test_the_published_round_learns_what_the_recursion_says():
     for d in range(5):
         expected = 0.5 + 0.5 * np.outer(residual[:, d], residual[:, d])
         np.testing.assert_allclose(server.cov[d].numpy(), expected, rtol=1e-4, atol=1e-6)
+
+
+class Still:
+    """A world whose clients stay as they were."""
+
+    def __init__(self):
+        rng = np.random.default_rng(3)
+        self.initial, self.weights = rng.normal(size=(20, 4)), np.ones(20)
+        self.draw, self.rng = lambda clients: self.rng.normal(size=(len(clients), 4)), rng
+
+    def learn(self, clients, models):
+        pass
+
+
+def test_a_window_that_drops_nothing_is_the_exact_path():
+    _, _, (short, whole) = drive(Still(), 4, 12, (2, 12))
+    assert whole["tv"] == pytest.approx(0.0, abs=1e-12)
+    assert whole["dropped"] == 0.0
+    assert short["tv"] > 1e-6
+    assert short["dropped"] == pytest.approx(1 - 2 / 12)
+
+
+def test_kernels_of_the_covariance_have_a_fraction_of_the_roofline():
+    roof, rng = Roofline(short=True), np.random.default_rng(0)
+    rows = [*covariance_kernels(roof, rng, 60, 1), *score_kernels(roof, rng, 60, 1)]
+    assert [row.name.split()[-1] for row in rows] == [
+        "fold_history",
+        "add_history",
+        "advance_moments",
+    ]
+    assert all(row.value > 0 for row in rows)
 
 
 def test_laws_are_a_distance_apart():

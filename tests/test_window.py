@@ -141,3 +141,26 @@ def test_a_step_that_was_cut_off_is_not_built_upon(monkeypatch):
     picked = selector.select()
     with pytest.raises(RuntimeError, match="cut off in the middle"):
         selector.observe(picked.clients, models)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_clients_by_id_or_by_coalition_learn_the_same(dtype, monkeypatch):
+    """The order is for memory's sake: residuals beyond some size are gone through by id."""
+
+    def run():
+        rng = np.random.default_rng(31)
+        initial = rng.normal(size=(40, 6))
+        options = {"warmup": 0, "seed": 0, "initial": initial, "dtype": dtype}
+        selector = cvrcore.CoalitionSelector(40, 6, 5, store="window", window=4, **options)
+        seen = []
+        for _ in range(9):
+            play(selector, rng, 1)
+            seen.append(selector.scores)
+        return seen
+
+    together = run()
+    monkeypatch.setattr("cvrcore.estimator._NEAR", 0)
+    monkeypatch.setattr("cvrcore.store._NEAR", 0)
+    tolerance = 1e-12 if dtype == "float64" else 1e-5
+    for one, other in zip(together, run(), strict=True):
+        assert_allclose(one, other, rtol=tolerance)
