@@ -16,12 +16,11 @@ from . import _backend
 from ._validation import Float, Ids, check_count, check_matrix, check_number, check_vector
 from .pairs import Pairs
 from .scores import DIAGONAL_FLOOR, score_moments
-from .store import CovarianceStore, Slot
+from .store import NEAR, CovarianceStore, Slot
 from .threads import run_chunks
 
 #: ``predict(start, stop, news)`` writes the residuals of some pairs, and adds their sums.
 Predict = Callable[[int, int, tuple[Any, ...]], None]
-_NEAR: Final = 16_000_000  # bytes of a residual up to which order hardly matters
 _CACHED: Final = 4_000_000  # bytes that a processor keeps at hand
 _RESIDUALS: Final = 16  # of a representative that are read, as a rule
 
@@ -168,7 +167,7 @@ class Estimator:
         what representatives have in common, some residuals each, stays in cache anyway.
         """
         row = self.n_features * self.dtype.itemsize
-        return self.n_clients * row <= _NEAR or _RESIDUALS * n_coalitions * row > _CACHED
+        return self.n_clients * row <= NEAR or _RESIDUALS * n_coalitions * row > _CACHED
 
     def _chunk(self) -> int:
         """Return the clients of one task: a megabyte of entries, but eight tasks if many.

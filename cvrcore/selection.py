@@ -138,17 +138,16 @@ def draw_selection(
     """
     scores = scores.copy()  # as they are now: `inclusion` may be worked out after `observe`
     scaled = transform_scores(scores, labels, score)
-    if within == "boltzmann" and places == "even":  # the paper's, in two compiled passes
-        law = Law.of(scaled, labels, eligible, temperature)
-        if law.gives_one_each(n_select):
-            return Selection(
-                clients=law.draw(labels, eligible, rng),
-                coalitions=labels.copy(),
-                scores=scores,
-                probabilities=law.probabilities,
-                inclusion=law.probabilities.copy(),
-                round=round,
-            )
+    law = Law.of(scaled, labels, eligible, temperature) if within == "boltzmann" else None
+    if law is not None and places == "even" and law.gives_one_each(n_select):  # the usual case
+        return Selection(
+            clients=law.draw(labels, eligible, rng),
+            coalitions=labels.copy(),
+            scores=scores,
+            probabilities=law.probabilities,
+            inclusion=law.probabilities.copy(),
+            round=round,
+        )
     groups = Groups.of(labels, eligible)
     if within in SIZE_LAWS:
         assert weights is not None
@@ -161,7 +160,9 @@ def draw_selection(
         n_places = neyman_places(groups, weights, distances, n_select)
     else:
         n_places = places_of(groups, n_select)
-    probabilities = probabilities_of(log_weights, groups, labels.size)
+    probabilities = (
+        probabilities_of(log_weights, groups, labels.size) if law is None else law.probabilities
+    )
     return Selection(
         clients=draw(log_weights, scaled, groups, n_places, rng),
         coalitions=labels.copy(),

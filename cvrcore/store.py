@@ -20,7 +20,7 @@ from .threads import Chunks, begin_chunks
 STORES: Final = ("auto", "dense", "factored", "window", "none")
 LANES: Final = 16  # coordinates in one block of the dense part
 DEFERRED: Final = 16  # residuals that wait before one pass folds them into the dense part
-_NEAR: Final = 16_000_000  # bytes of a residual up to which its rows are near each other
+NEAR: Final = 16_000_000  # bytes of a residual up to which its rows are near each other
 _TASK: Final = 4_000_000  # multiply-adds per task: smaller ones cost more than they save
 
 
@@ -161,7 +161,7 @@ class CovarianceStore:
         piece of memory.
         """
         *_, (block, used) = self.history.parts() or [(self._nothing, 0)]
-        if block[0].nbytes <= _NEAR:
+        if block[0].nbytes <= NEAR:
             return block, first
         return np.take(block[:used], first, axis=1), np.arange(first.size)
 

@@ -159,8 +159,8 @@ def test_clients_by_id_or_by_coalition_learn_the_same(dtype, monkeypatch):
         return seen
 
     together = run()
-    monkeypatch.setattr("cvrcore.estimator._NEAR", 0)
-    monkeypatch.setattr("cvrcore.store._NEAR", 0)
+    monkeypatch.setattr("cvrcore.estimator.NEAR", 0)
+    monkeypatch.setattr("cvrcore.store.NEAR", 0)
     tolerance = 1e-12 if dtype == "float64" else 1e-5
     for one, other in zip(together, run(), strict=True):
         assert_allclose(one, other, rtol=tolerance)
