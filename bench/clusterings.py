@@ -83,7 +83,7 @@ def ours(models, size):
         ids = rng.choice(n_clients, n_select, replace=False)
         proximity.update(ids, models.draw(ids))
         warm, basis = spectral_coalitions(
-            proximity, n_select, rng, warm_effort(n_clients, 1), cold, basis
+            proximity, n_select, rng, warm_effort(n_clients, 1), cold, basis, ids
         )
     last, kept = warm, basis
     ids = rng.choice(n_clients, n_select, replace=False)
@@ -92,7 +92,7 @@ def ours(models, size):
     def again():
         nonlocal warm
         effort = warm_effort(n_clients, 1)
-        warm, _ = spectral_coalitions(proximity, n_select, rng, effort, last, kept)
+        warm, _ = spectral_coalitions(proximity, n_select, rng, effort, last, kept, ids)
 
     return cold_time, best_time(again, 5), warm, proximity.matrix()
 

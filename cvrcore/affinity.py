@@ -14,7 +14,7 @@ from .threads import run_chunks, single_blas_thread
 KERNELS: Final = ("rbf", "cosine", "laplacian", "sigmoid")
 #: Kernels whose affinity has no negative eigenvalue; tanh has no such promise.
 POSITIVE_KERNELS: Final = ("rbf", "cosine", "laplacian")
-_CHUNK = 128  # rows of the affinity filled by one task
+_CHUNK: Final = 32  # rows of the affinity filled by one task, at most
 
 
 def check_gamma(value: Any, kernel: str) -> float | str:
@@ -70,7 +70,8 @@ class Affinity:
         def fill(start: int, stop: int) -> None:
             self._kernel_rows(ids[start:stop], offsets[start:stop], fresh[start:stop])
 
-        run_chunks(fill, ids.size, _CHUNK)
+        n_tasks = max(1, -(-ids.size // _CHUNK))
+        run_chunks(fill, ids.size, max(1, -(-ids.size // n_tasks)))  # tasks of one size
         self._proximity[ids] = fresh
         self._proximity[:, ids] = fresh.T
 

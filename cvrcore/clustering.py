@@ -15,16 +15,16 @@ from .affinity import KERNELS, POSITIVE_KERNELS, Affinity, check_gamma
 from .spectral import Basis, spectral_points
 from .threads import single_blas_thread
 
-_MAX_ITER: Final = 100
 _NOBODY: Final = np.empty(0, dtype=np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How hard k-means tries: seeded restarts, and random swaps on the best so far."""
+    """How hard k-means tries: seeded restarts, random swaps on the best so far, passes of each."""
 
     restarts: int = 10
     swaps: int = 0
+    passes: int = 100
 
 
 def cluster_points(
@@ -43,7 +43,7 @@ def cluster_points(
     uniforms = rng.random((effort.restarts, n_clusters, 2 + int(math.log(n_clusters))))
     swaps = rng.random((effort.swaps, 2))
     columns = np.ascontiguousarray(points.T)
-    _backend.kmeans(columns, start, uniforms, swaps, _MAX_ITER, labels)
+    _backend.kmeans(columns, start, uniforms, swaps, effort.passes, labels)
     return labels
 
 
@@ -86,7 +86,7 @@ def plane_coalitions(
 
 
 def spectral_embedding(
-    affinity: Affinity, n_coalitions: int, basis: Basis | None = None
+    affinity: Affinity, n_coalitions: int, basis: Basis | None = None, changed: Ids = _NOBODY
 ) -> tuple[Float, Basis] | None:
     """Embed clients by the leading eigenvectors of their affinity, in float32.
 
@@ -96,7 +96,7 @@ def spectral_embedding(
         return None
     positive = affinity.kernel in POSITIVE_KERNELS
     points, basis = spectral_points(
-        affinity.matrix(), n_coalitions, basis, positive, affinity.principal
+        affinity.matrix(), n_coalitions, basis, positive, affinity.principal, changed
     )
     # Eigenvectors are bounded and warm ones are float32: no digit is lost, and half the time.
     return points.astype(np.float32), basis
@@ -109,12 +109,14 @@ def spectral_coalitions(
     effort: Effort,
     start: Ids = _NOBODY,
     basis: Basis | None = None,
+    changed: Ids = _NOBODY,
 ) -> tuple[Ids, Basis | None]:
     """Cluster clients in the spectral embedding of their affinity.
 
-    Clients that cannot be embedded are dealt at random.
+    Clients that cannot be embedded are dealt at random. `basis` and `changed`: see
+    `spectral_points`.
     """
-    found = spectral_embedding(affinity, n_coalitions, basis)
+    found = spectral_embedding(affinity, n_coalitions, basis, changed)
     if found is None:
         return balanced_partition(affinity.offsets.shape[0], n_coalitions, rng), None
     return cluster_points(found[0], n_coalitions, rng, effort, start), found[1]

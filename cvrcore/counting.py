@@ -37,8 +37,10 @@ class CountedPartition(ExactPartition):
     def make(self, problem: Problem) -> Ids:
         """Return labels of at most so many; k-means starts anew."""
         rows, n_coalitions, rng = problem.rows, problem.n_coalitions, problem.rng
+        changed = self.stale.nonzero()[0]
         with single_blas_thread():
-            embedded = spectral_embedding(self._fresh(rows), n_coalitions, self.basis)
+            affinity = self._fresh(rows, changed)
+            embedded = spectral_embedding(affinity, n_coalitions, self.basis, changed)
             if embedded is None:
                 self.basis = None
                 return balanced_partition(rows.shape[0], n_coalitions, rng)

@@ -26,12 +26,14 @@ COLD: Final = Effort(restarts=10)  # k-means when no earlier partition is known
 def warm_effort(n_clients: int, updates: int) -> Effort:
     """Return how hard k-means tries besides starting from the last round's partition.
 
-    A swap now and then leaves a poor optimum. Fewer where there are many clients: one
-    round's partition is the next one's start, and without any swap the mean inertia is
-    already below that of scikit-learn's ten restarts.
+    A swap now and then leaves a poor optimum. Fewer where there are many clients, and a few
+    passes only: one round's partition is the next one's start, and without any swap the mean
+    inertia is already below that of scikit-learn's ten restarts.
     """
-    often = min(300 // n_clients, 6)
-    return Effort(restarts=0, swaps=often if often else int(updates % 4 == 0))
+    often = min(500 // n_clients, 6)
+    if often:
+        return Effort(restarts=0, swaps=often)
+    return Effort(restarts=0, swaps=int(updates % 4 == 0), passes=4)
 
 
 class Problem(NamedTuple):
@@ -93,20 +95,19 @@ class ExactPartition(Partition):
     def make(self, problem: Problem) -> Ids:
         """Return labels, from the last eigenvectors and the last partition if there are any."""
         n_clients, last = problem.rows.shape[0], problem.last
+        changed = self.stale.nonzero()[0]
         start, effort = np.empty(0, dtype=np.int64), COLD
         if last is not None and self.basis is not None:  # without one they were dealt at random
             start = last
-            if 4 * np.count_nonzero(self.stale) <= n_clients:
+            if 4 * changed.size <= n_clients:
                 effort = warm_effort(n_clients, problem.updates)
         with single_blas_thread():  # once for all the small products inside
-            affinity = self._fresh(problem.rows)
-            labels, self.basis = spectral_coalitions(
-                affinity, problem.n_coalitions, problem.rng, effort, start, self.basis
-            )
+            affinity = self._fresh(problem.rows, changed)
+            how = (problem.n_coalitions, problem.rng, effort, start, self.basis, changed)
+            labels, self.basis = spectral_coalitions(affinity, *how)
         return labels
 
-    def _fresh(self, rows: Float) -> Affinity:
-        changed = self.stale.nonzero()[0]
+    def _fresh(self, rows: Float, changed: Ids) -> Affinity:
         if self.affinity is None:
             self.affinity = Affinity(rows, self.kernel, self.gamma)
         elif changed.size:
@@ -135,7 +136,7 @@ class ExactPartition(Partition):
 def _restored_basis(state: dict[str, Any], n_clients: int) -> Basis:
     vectors = check_matrix(state["vectors"], "vectors", (n_clients, None)).copy()
     values = check_vector(state["values"], "values", vectors.shape[1], None).copy()
-    degree = check_count(state["degree"], "degree")
+    degree = check_count(state["degree"], "degree", minimum=0)
     return Basis(vectors, values, degree, check_count(state["products"], "products", minimum=0))
 
 

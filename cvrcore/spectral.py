@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from . import _backend
-from ._validation import Float
+from ._validation import Float, Ids
 from .threads import run_chunks, single_blas_thread
 
 TOLERANCE: Final = 1e-3  # residual of each eigenpair, relative to the smallest wanted value
@@ -25,6 +25,7 @@ DENSE_LIMIT: Final = 1500  # clients up to which LAPACK solves a cold problem
 _MAX_SWEEPS: Final = 5
 _MAX_DEGREE: Final = 24
 _ROUGH_DEGREE: Final = 10  # of the first filter after a guess
+_NOBODY: Final = np.empty(0, dtype=np.int64)
 _CHUNK: Final = 256  # rows of a product done by one task
 _MANY: Final = 4000  # clients from which the rest of a sweep is small beside its products
 _FEW: Final = 160  # clients up to which our own small kernels beat calls of BLAS
@@ -34,7 +35,7 @@ _FEW: Final = 160  # clients up to which our own small kernels beat calls of BLA
 class Basis:
     """A converged block of eigenvectors, guard vectors included, to start from next time."""
 
-    vectors: Float  # (n_clients, n_wanted + guard), orthonormal
+    vectors: Float  # (n_clients, n_wanted + guard), orthonormal up to TOLERANCE
     values: Float  # Ritz values, largest first
     degree: int = 4  # of the filter that the next problem is likely to need
     products: int = 0  # matrix-block products spent, 0 for a direct solver
@@ -94,6 +95,7 @@ def spectral_points(
     start: Basis | None = None,
     positive: bool = True,
     guess: Callable[[int], Float] | None = None,
+    changed: Ids = _NOBODY,
 ) -> tuple[Float, Basis]:
     """Embed clients by the ``n_coalitions - 1`` eigenvectors that follow the constant one.
 
@@ -109,6 +111,8 @@ def spectral_points(
     guess : callable, optional
         Gives a block of so many vectors to iterate from, where there is no start and the
         problem is large.
+    changed : array of int64
+        Clients whose affinities differ from those that `start` is of.
 
     Returns
     -------
@@ -129,7 +133,7 @@ def spectral_points(
             assert guess is not None
             start = _rough_basis(operator, guess(block), n_wanted)
         assert start is not None
-        basis = filtered_subspace(operator, start, n_wanted)
+        basis = filtered_subspace(operator, start, n_wanted, changed)
         if basis is not None:
             return operator.embed(basis.vectors[:, :n_wanted]), basis
     operator = NormalisedAffinity(affinity, positive=positive)
@@ -158,13 +162,19 @@ def _rough_basis(operator: NormalisedAffinity, block: Float, n_wanted: int) -> B
     return Basis(vectors, values, degree=_ROUGH_DEGREE)
 
 
-def filtered_subspace(operator: NormalisedAffinity, start: Basis, n_wanted: int) -> Basis | None:
+def filtered_subspace(
+    operator: NormalisedAffinity, start: Basis, n_wanted: int, changed: Ids = _NOBODY
+) -> Basis | None:
     """Run Chebyshev-filtered subspace iteration; None if it does not converge.
 
     Each sweep damps what lies below the block's smallest Ritz value. The first takes the
     degree that the last problem needed; later ones are chosen for the error that is left.
+    The images of Ritz vectors, which are known, are those vectors damped once more, by the
+    ratio of that value to their own.
     """
     vectors = start.vectors.astype(operator.matrix.dtype, copy=False)
+    if 0 < 4 * changed.size <= vectors.shape[0]:
+        vectors = _extended(operator, vectors, start.values, changed)
     values, degree, spent = start.values, start.degree, 0
     image: Float | None = None
     for _ in range(_MAX_SWEEPS):
@@ -175,18 +185,34 @@ def filtered_subspace(operator: NormalisedAffinity, start: Basis, n_wanted: int)
         vectors, image = _chebyshev(operator, vectors, image, edge / 2, largest, degree)
         spent += degree
         vectors, image, values, error = _rayleigh_ritz(operator, vectors, image, n_wanted)
-        smallest, edge = float(values[n_wanted - 1]), float(values[-1])
+        smallest = float(values[n_wanted - 1])
         if not smallest > 0:
             return None
-        excess = error / (TOLERANCE * smallest)
-        growth = math.acosh(max(2.0 * smallest / max(edge, 1e-300) - 1, 1.0001))
+        edge = max(float(values[-1]), 1e-3 * smallest)  # nothing is known of what is smaller
+        excess = error * edge / (TOLERANCE * smallest**2)
+        growth = math.acosh(max(2.0 * smallest / edge - 1, 1.0001))
         if excess <= 1.0:
             # Aim at half the tolerance next time: too much work costs less than a second sweep.
             spare = math.log(0.5 / max(excess, 1e-6)) / growth
-            likely = min(max(round(spent - min(spare, 1.0)), 2), _MAX_DEGREE)
+            likely = min(max(spent - math.floor(min(spare, 1.0)), 0), _MAX_DEGREE)
+            damped = image[:, :n_wanted] / values[:n_wanted]
+            vectors[:, :n_wanted] = damped  # guard vectors may be of next to nothing
             return Basis(vectors, values, likely, operator.products)
         degree = min(max(math.ceil(math.acosh(4.0 * excess) / growth), 2), _MAX_DEGREE)
     return None
+
+
+def _extended(operator: NormalisedAffinity, vectors: Float, values: Float, changed: Ids) -> Float:
+    """Return the vectors with entries of some clients made anew from those of all others.
+
+    An eigenvector's entry is the mean of all entries, weighed by the client's affinities,
+    over the eigenvalue: Nystrom's extension. Where few rows have changed this takes out most
+    of the error, for the price of these rows.
+    """
+    found, known = vectors.copy(), values > 1e-3 * values[0]  # of the rest rounding is left
+    entries = operator.matrix[changed] @ vectors
+    found[changed] = np.where(known, entries / np.where(known, values, 1.0), vectors[changed])
+    return found
 
 
 def _steepest(best: float, worst: float) -> int:
@@ -207,13 +233,15 @@ def _chebyshev(
 
     `image` is that of `vectors`, if it is known.
     """
-    if vectors.shape[0] <= _FEW:
+    if vectors.shape[0] <= _FEW and degree > 0:
         filtered, image = np.empty_like(vectors), np.empty_like(vectors)
         _backend.filter_block(operator.matrix, vectors, half, largest, degree, filtered, image)
         operator.products += degree + 1
         return filtered, image
     if image is None:
         image = operator.apply(vectors)
+    if degree == 0:
+        return vectors, image
     scale = vectors.dtype.type  # Python floats would do; NumPy scalars must not widen float32
     first = sigma = half / (largest - half)
     before, now = vectors, (image - scale(half) * vectors) * scale(first / half)

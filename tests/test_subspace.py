@@ -7,7 +7,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import flat_models, planted_models
 
 from cvrcore.affinity import Affinity
-from cvrcore.spectral import Basis, NormalisedAffinity, block_width, spectral_points
+from cvrcore.spectral import (
+    TOLERANCE,
+    Basis,
+    NormalisedAffinity,
+    _extended,
+    block_width,
+    spectral_points,
+)
 
 SIZES = [(5, 2), (37, 7), (100, 16), (61, 35)]
 
@@ -101,6 +108,65 @@ def test_warm_start_finds_the_leading_vectors(backend, n_clients):
     cosines = np.linalg.svd(exact.T @ found.vectors[:, :5], compute_uv=False)
     assert cosines.min() > 1 - 1e-4
     assert points.shape == (n_clients, 5)
+
+
+def affinities(kind, n_clients, n_rounds):
+    """Yield an affinity of twenty coalitions, and who has changed: a twentieth each round."""
+    rng, size = np.random.default_rng(6), (n_clients, 60)
+    rows = flat_models(*size, rng) if kind == "flat" else planted_models(*size, 20, rng)[0]
+    affinity = Affinity(rows, "rbf", 1.0)
+    yield affinity.matrix().copy(), np.arange(n_clients)
+    for _ in range(n_rounds):
+        ids = rng.choice(n_clients, size=n_clients // 20, replace=False)
+        rows[ids] += 0.05 * rng.normal(size=(ids.size, 60))
+        affinity.update(ids, rows[ids])
+        yield affinity.matrix().copy(), ids
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["of nobody", "of who changed"])
+@pytest.mark.parametrize("kind", ["planted", "flat"])
+@pytest.mark.parametrize("n_clients", [100, 400])
+def test_warm_pairs_are_within_tolerance(kind, n_clients, told):
+    """Residuals of the vectors that are handed on, worked out in float64."""
+    (matrix, _), *rounds = affinities(kind, n_clients, 6)
+    _, basis = spectral_points(matrix, 20)
+    for matrix, ids in rounds:
+        _, basis = spectral_points(matrix, 20, basis, changed=ids if told else ids[:0])
+        assert basis.products > 0  # it did iterate
+        wanted, values = basis.vectors[:, :19].astype(np.float64), basis.values[:19]
+        residual = NormalisedAffinity(matrix).matrix @ wanted - wanted * values
+        # The bound is that of a power step on an error orthogonal to the block: nearly so.
+        assert np.linalg.norm(residual, axis=0).max() < 1.2 * TOLERANCE * values[-1]
+
+
+def largest_error(operator, vectors, n_wanted):
+    """Return the largest residual of the wanted Ritz pairs of a span, in float64."""
+    block, _ = np.linalg.qr(vectors.astype(np.float64))
+    values, turn = np.linalg.eigh(block.T @ operator.matrix @ block)
+    ritz = block @ turn[:, ::-1][:, :n_wanted]
+    residual = operator.matrix @ ritz - ritz * values[::-1][:n_wanted]
+    return np.linalg.norm(residual, axis=0).max()
+
+
+@pytest.mark.parametrize("kind", ["planted", "flat"])
+def test_entries_of_changed_clients_are_made_anew(kind):
+    """That is where most of an old basis' error lies, and all that is worked on."""
+    (old, _), (matrix, ids) = affinities(kind, 400, 1)
+    _, basis = spectral_points(old, 20)
+    operator = NormalisedAffinity(matrix)
+    anew = _extended(operator, basis.vectors, basis.values, ids)
+    others = np.setdiff1d(np.arange(400), ids)
+    assert_array_equal(anew[others], basis.vectors[others])
+    assert largest_error(operator, anew, 19) < 0.5 * largest_error(operator, basis.vectors, 19)
+
+
+def test_coalitions_that_stand_apart_cost_one_product():
+    (matrix, _), *rounds = affinities("planted", 400, 9)
+    _, basis = spectral_points(matrix, 20)
+    for matrix, ids in rounds:
+        _, basis = spectral_points(matrix, 20, basis, changed=ids)
+    assert basis.products == 1
+    assert basis.degree == 0  # no filter: Ritz vectors of what was there, and their images
 
 
 @pytest.mark.parametrize(("n_clients", "n_wanted"), [(100, 9), (1000, 49), (10_000, 99), (20, 4)])
