@@ -20,6 +20,12 @@ LANES = 16
 
 
 @njit
+def _first(begin, asked):
+    """Return the first residual that a pair's sum is about."""
+    return max(begin[asked], 0) if begin.shape[0] > 0 else 0
+
+
+@njit
 def _add_pair(history, leads, step, n_stored, k, j, sums):
     """Add ``history[s, k] leads[s, j]`` to `sums`, s from `step` to `n_stored` - 1, in order."""
     while step < n_stored:
@@ -39,13 +45,13 @@ def add_history(history, n_stored, clients, others, begin, entries):
         Residuals in use, the first ones.
     clients, others : int64 arrays of shape (n_asked,)
         The pairs.
-    begin : int64 array of shape (n_asked,)
-        First residual to add; negative means 0.
+    begin : int64 array of shape (n_asked,) or (0,)
+        First residual to add; negative means 0, and so does an empty array.
     entries : array of shape (n_asked, n_features)
     """
     for asked in range(clients.shape[0]):
-        k, j, step = clients[asked], others[asked], max(begin[asked], 0)
-        _add_pair(history, history, step, n_stored, k, j, entries[asked])
+        k, j = clients[asked], others[asked]
+        _add_pair(history, history, _first(begin, asked), n_stored, k, j, entries[asked])
 
 
 @njit
@@ -182,7 +188,7 @@ def regression_residual(
             sums = entries[asked]
         else:
             sums[:] = start
-        _add_pair(past, leads, max(begin[asked], 0), n_past, k, lead[line], sums)
+        _add_pair(past, leads, _first(begin, asked), n_past, k, lead[line], sums)
         for d in range(n_features):
             entry = scale * np.float64(sums[d])
             most = np.float64(diagonal[k, d]) * np.float64(variances[line, d])

@@ -8,7 +8,7 @@ depend on the size of the problem alone, so the number of threads changes no bit
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +16,11 @@ from . import _backend
 from ._validation import Float, Ids, check_count, check_matrix, check_number, check_vector
 from .pairs import Pairs
 from .scores import DIAGONAL_FLOOR, score_moments
-from .store import NEAR, CovarianceStore, Slot
+from .store import CovarianceStore, Slot
 from .threads import run_chunks
 
 #: ``predict(start, stop, news)`` writes the residuals of some pairs, and adds their sums.
 Predict = Callable[[int, int, tuple[Any, ...]], None]
-_CACHED: Final = 4_000_000  # bytes that a processor keeps at hand
-_RESIDUALS: Final = 16  # of a representative that are read, as a rule
 
 
 class Estimator:
@@ -77,7 +75,7 @@ class Estimator:
             predictor is then this scalar instead of C_kj / C_jj.
         """
         self.check_whole()
-        pairs = Pairs.of(coalitions, first, self._together(first.size))
+        pairs = Pairs.of(coalitions, first)
         if self.store is not None and previous is None:
             self.store.ask(pairs)
         slot = self._open(rate)
@@ -159,15 +157,6 @@ class Estimator:
         if self._spare is None:
             self._spare = np.empty((1, self.n_clients, self.n_features), dtype=self.dtype)
         return Slot(self._spare, 0, 1.0, 1.0)
-
-    def _together(self, n_coalitions: int) -> bool:
-        """Return whether clients of one coalition come one after the other, or all by id.
-
-        By id where a residual is large, so that memory is read in the order it lies in, and
-        what representatives have in common, some residuals each, stays in cache anyway.
-        """
-        row = self.n_features * self.dtype.itemsize
-        return self.n_clients * row <= NEAR or _RESIDUALS * n_coalitions * row > _CACHED
 
     def _chunk(self) -> int:
         """Return the clients of one task: a megabyte of entries, but eight tasks if many.

@@ -8,7 +8,6 @@ import numpy as np
 
 from . import _backend
 from ._validation import Float, Ids
-from .sampling import sort_by_label
 
 
 class Pairs(NamedTuple):
@@ -20,20 +19,14 @@ class Pairs(NamedTuple):
     alone: Ids  # clients without a representative, and representatives
 
     @classmethod
-    def of(cls, coalitions: Ids, first: Ids, together: bool = False) -> Pairs:
-        """Pair each client that has a representative, and is none, with it.
-
-        In the order of ids, or those of one coalition `together`.
-        """
+    def of(cls, coalitions: Ids, first: Ids) -> Pairs:
+        """Pair each client that has a representative, and is none, with it, by id."""
         clients, groups = np.empty_like(coalitions), np.empty_like(coalitions)
         n_found = _backend.pair_clients(coalitions, first, clients, groups)
         clients, groups = clients[:n_found], groups[:n_found]
         alone = first[first >= 0]
         if alone.size < first.size:
             alone = np.concatenate([alone, (first[coalitions] < 0).nonzero()[0]])
-        if together:
-            order, _, _ = sort_by_label(groups, np.ones(n_found, dtype=bool), first.size)
-            clients, groups = clients[order], groups[order]
         return cls(clients, groups, first, alone)
 
     @property
@@ -56,10 +49,10 @@ class PairCache:
     SLOTS: Final = 24
 
     def __init__(self, n_clients: int, n_features: int, dtype: Any) -> None:
-        self.values = np.empty((n_clients, self.SLOTS, n_features), dtype=dtype)
+        self.values = np.empty((n_clients * self.SLOTS, n_features), dtype=dtype)
         self.others = np.full((n_clients, self.SLOTS), -1, dtype=np.int64)
         self.reached = np.zeros((n_clients, self.SLOTS), dtype=np.int64)
-        self._slot = np.empty(0, dtype=np.int64)
+        self._places = np.empty(0, dtype=np.int64)  # in `values`, of each pair
         self._known = np.empty(0, dtype=bool)
 
     def find(self, pairs: Pairs) -> Ids:
@@ -67,20 +60,18 @@ class PairCache:
         match = self.others[pairs.clients] == pairs.others[:, None]
         self._known = match.any(axis=1)
         oldest = self.reached[pairs.clients].argmin(axis=1)
-        self._slot = np.where(self._known, match.argmax(axis=1), oldest)
-        return np.where(self._known, self.reached[pairs.clients, self._slot], 0)
+        slots = np.where(self._known, match.argmax(axis=1), oldest)
+        self._places = pairs.clients * self.SLOTS + slots
+        return np.where(self._known, self.reached.ravel()[self._places], 0)
 
-    def read(self, clients: Ids, start: int, stop: int, fresh: float, out: Float) -> None:
+    def read(self, start: int, stop: int, fresh: float, out: Float) -> None:
         """Write known sums, or `fresh`, of pairs `start` .. `stop` - 1 of the last `find`."""
-        known = self._known[start:stop]
-        out[:] = fresh
-        out[known] = self.values[clients[known], self._slot[start:stop][known]]
+        np.take(self.values, self._places[start:stop], axis=0, out=out, mode="clip")
+        out[~self._known[start:stop]] = fresh
 
-    def write(
-        self, clients: Ids, others: Ids, start: int, stop: int, n_rounds: int, sums: Float
-    ) -> None:
+    def write(self, others: Ids, start: int, stop: int, n_rounds: int, sums: Float) -> None:
         """Keep the sums of pairs `start` .. `stop` - 1 of the last `find`."""
-        slot = self._slot[start:stop]
-        self.values[clients, slot] = sums
-        self.others[clients, slot] = others
-        self.reached[clients, slot] = n_rounds
+        places = self._places[start:stop]
+        self.values[places] = sums
+        self.others.ravel()[places] = others
+        self.reached.ravel()[places] = n_rounds

@@ -21,6 +21,7 @@ STORES: Final = ("auto", "dense", "factored", "window", "none")
 LANES: Final = 16  # coordinates in one block of the dense part
 DEFERRED: Final = 16  # residuals that wait before one pass folds them into the dense part
 NEAR: Final = 16_000_000  # bytes of a residual up to which its rows are near each other
+_FIRST: Final = np.empty(0, dtype=np.int64)  # sums begin with the first residual
 _TASK: Final = 4_000_000  # multiply-adds per task: smaller ones cost more than they save
 
 
@@ -40,7 +41,7 @@ class Entries(NamedTuple):
     sums: Float  # what each is so far
     block: Float
     used: int
-    begin: Ids
+    begin: Ids  # empty: from the first
 
 
 class CovarianceStore:
@@ -81,7 +82,7 @@ class CovarianceStore:
         self.base: Float | None = None
         self.history = History(n_clients, n_features, dtype, window)
         self._streamed = 0.0  # residuals read in a round, of all clients, on average
-        self._begin = np.empty(0, dtype=np.int64)
+        self._begin = _FIRST
         self._nothing = np.empty((1, 1, n_features), dtype=dtype)  # stands for no block at all
         self._none = np.empty((0, n_features), dtype=dtype)
         self._cache: PairCache | None = None
@@ -115,10 +116,11 @@ class CovarianceStore:
     def ask(self, pairs: Pairs) -> None:
         """Prepare to `read` entries of these pairs."""
         self._settle()
-        self._begin = np.zeros(pairs.clients.size, dtype=np.int64)
+        self._begin = _FIRST
         if self.base is not None or self.history.wrapped:
             return
-        if self._cache is None and self.history.count >= 2 * BLOCK:
+        short = self.history.window is not None and self.history.window < 2 * BLOCK
+        if self._cache is None and self.history.count >= BLOCK // 2 and not short:
             self._cache = PairCache(self.n_clients, self.n_features, self.dtype)
         if self._cache is not None:
             self._begin = self._cache.find(pairs)
@@ -146,7 +148,7 @@ class CovarianceStore:
         if self.base is not None:
             _backend.read_base(self.base, clients, others, sums)
         elif self._cache is not None:
-            self._cache.read(clients, start, stop, ones, sums)
+            self._cache.read(start, stop, ones, sums)
         else:
             sums[:] = ones
         for earlier, n in parts:
@@ -169,8 +171,8 @@ class CovarianceStore:
         """Take back what `read` gave, with the rest added, to continue from another time."""
         if self._cache is None:
             return
-        part = pairs.part(start, stop)
-        self._cache.write(part.clients, part.others, start, stop, self.history.count, sums)
+        others = pairs.part(start, stop).others
+        self._cache.write(others, start, stop, self.history.count, sums)
 
     def open(self, rate: float) -> Slot:
         """Return where to write the residual of the step ``C <- (1 - rate) C + rate r r^T``."""
@@ -207,7 +209,7 @@ class CovarianceStore:
         """
         n_clients = self.n_clients
         coalitions = np.where(representative < 0, n_clients, representative)
-        pairs = Pairs.of(coalitions, np.append(np.arange(n_clients), -1), together=True)
+        pairs = Pairs.of(coalitions, np.append(np.arange(n_clients), -1))
         self.ask(pairs)
         asked = self.read(pairs, 0, pairs.clients.size)
         found = asked.sums
@@ -335,7 +337,7 @@ class CovarianceStore:
         self.history.scale(float(np.sqrt(self.scale)))
         self.ones *= self.scale
         self.scale, self._cache = 1.0, None
-        self._begin = np.zeros_like(self._begin)  # what was found in the cache is gone
+        self._begin = _FIRST  # what was found in the cache is gone
 
 
 def _joined(base: Float, n_features: int) -> Float:

@@ -4,14 +4,8 @@ from cython cimport floating
 from libc.stdlib cimport free, malloc
 
 cdef extern from "_history.h":
-    void fetch(const void*, size_t) nogil
-    void fetch_to_write(const void*, size_t) nogil
-    void add_f64(
-        const double*, const double*, const double*, const double*, Py_ssize_t, double*
-    ) nogil
-    void add_f32(
-        const float*, const float*, const float*, const float*, Py_ssize_t, float*
-    ) nogil
+    void add_f64(const double*, const double*, Py_ssize_t, double*) nogil
+    void add_f32(const float*, const float*, Py_ssize_t, float*) nogil
 
 cdef extern from "_predict.h":
     void predict_f64(
@@ -30,14 +24,14 @@ cdef extern from "_predict.h":
     ) nogil
 
 cdef extern from "_fold.h":
-    enum: LANES
+    enum: LANES, WIDTH
     void fold_f64(double*, const double*, Py_ssize_t, Py_ssize_t) nogil
     void fold_f32(float*, const double*, Py_ssize_t, Py_ssize_t) nogil
 
 
 cdef enum:
-    MOST = 16  # clients at a time
-    SUMS = 2048  # of all of them: these stay in the nearest cache
+    MOST = 64  # clients at a time
+    SUMS = 16384  # of all of them: these stay in cache
 
 
 cdef Py_ssize_t _group(Py_ssize_t n_features) noexcept nogil:
@@ -51,24 +45,21 @@ cdef void _add_group(
     Py_ssize_t start, Py_ssize_t stop, floating* sums,
 ) noexcept nogil:
     """Add r_s[k] r_s[j] of pairs start .. stop - 1; others and sums are theirs alone."""
-    cdef Py_ssize_t n_features = history.shape[2], last = clients.shape[0] - 1
-    cdef Py_ssize_t step, asked, k, j, then, following, width = stop - start
+    cdef Py_ssize_t n_features = history.shape[2], step, asked
+    cdef const floating* own
+    cdef const floating* other
+    cdef floating* out
+    cdef bint some = begin.shape[0] > 0
     for step in range(n_stored):
         for asked in range(start, stop):
-            if step < begin[asked]:
+            if some and step < begin[asked]:
                 continue
-            k, following = clients[asked], clients[min(asked + width, last)]
-            j, then = others[asked - start], others[min(asked - start + 1, width - 1)]
+            own, other = &history[step, clients[asked], 0], &leads[step, others[asked - start], 0]
+            out = sums + (asked - start) * n_features
             if floating is double:
-                add_f64(
-                    &history[step, k, 0], &leads[step, j, 0], &history[step, following, 0],
-                    &leads[step, then, 0], n_features, sums + (asked - start) * n_features,
-                )
+                add_f64(own, other, n_features, out)
             else:
-                add_f32(
-                    &history[step, k, 0], &leads[step, j, 0], &history[step, following, 0],
-                    &leads[step, then, 0], n_features, sums + (asked - start) * n_features,
-                )
+                add_f32(own, other, n_features, out)
 
 
 def add_history(
@@ -117,7 +108,8 @@ def fold_history(
 ):
     """Add all stored outer products to blocks start .. stop - 1 of the packed base."""
     cdef Py_ssize_t n_clients = history.shape[1], n_features = history.shape[2]
-    cdef Py_ssize_t block, k, step, d, width
+    cdef Py_ssize_t block, k, step, part, d, first, width
+    cdef const floating* source
     # One line of cache more than is used: a run that begins on a line is read twice as fast.
     cdef void* room = malloc((n_clients * n_stored + 1) * LANES * sizeof(double))
     if room == NULL:
@@ -126,14 +118,20 @@ def fold_history(
     cdef double* out
     with nogil:
         for block in range(start, stop):
-            out, width = packed, min(LANES, n_features - block * LANES)
+            out = packed
             for k in range(n_clients):
-                for step in range(n_stored):
-                    for d in range(width):
-                        out[d] = history[step, k, block * LANES + d]
-                    for d in range(width, LANES):
-                        out[d] = 0.0
-                    out += LANES
+                for part in range(LANES // WIDTH):
+                    first = block * LANES + part * WIDTH
+                    width = max(0, min(WIDTH, n_features - first))
+                    source = &history[0, k, 0] + first
+                    for step in range(n_stored):
+                        if width == WIDTH:
+                            for d in range(WIDTH):
+                                out[d] = source[d]
+                        else:
+                            for d in range(WIDTH):
+                                out[d] = source[d] if d < width else 0.0
+                        out, source = out + WIDTH, source + n_clients * n_features
             if floating is double:
                 fold_f64(&base[block, 0, 0], packed, n_clients, n_stored)
             else:
@@ -199,9 +197,8 @@ def regression_residual(
     double[::1] squares,
 ):
     """Write weight (theta_k - c_k theta_j) into history[slot, k], Eq. (13); add its sums."""
-    cdef Py_ssize_t n_features = rows.shape[1], n_asked = clients.shape[0], last = n_asked - 1
-    cdef Py_ssize_t group = _group(n_features), base = 0, stop, asked, k, line, d, following
-    cdef size_t n_bytes = n_features * sizeof(floating)
+    cdef Py_ssize_t n_features = rows.shape[1], n_asked = clients.shape[0]
+    cdef Py_ssize_t group = _group(n_features), base = 0, stop, asked, k, line, d
     cdef bint fresh = entries.shape[0] == 0
     cdef long long[MOST] others
     cdef const floating* residuals[MOST]
@@ -222,10 +219,7 @@ def regression_residual(
                 others[asked - base] = lead[groups[asked]]
             _add_group(past, leads, n_past, clients, others, begin, base, stop, sums)
             for asked in range(base, stop):
-                k, line, following = clients[asked], groups[asked], clients[min(asked + group, last)]
-                fetch(&rows[following, 0], n_bytes)
-                fetch(&diagonal[following, 0], n_bytes)
-                fetch_to_write(&history[slot, following, 0], n_bytes)
+                k, line = clients[asked], groups[asked]
                 if floating is double:
                     predict_f64(
                         sums + (asked - base) * n_features, scale, &slopes[line, 0],

@@ -2,9 +2,9 @@
 
    base[i, j, d] += sum_s history[i, s, d] * history[j, s, d] for i >= j, with s in order and no
    fused multiply-add: the bits of the plain loop. Coordinates come in blocks of LANES; the
-   history of one block is first copied together, so that a tile of TILE x TILE pairs reads
-   it in one run and keeps its sums in registers over all s. A tile on the diagonal works out
-   more than it stores: what lies above belongs to other pairs. */
+   history of one block is first copied together, a register's width after the other, so that
+   a tile of TILE x TILE pairs reads it in one run and keeps its sums in registers over all s. A
+   tile on the diagonal works out more than it stores: what lies above belongs to other pairs. */
 
 #ifndef CVRCORE_FOLD_H
 #define CVRCORE_FOLD_H
@@ -31,7 +31,7 @@ typedef double lanes_f64 __attribute__((vector_size(8 * WIDTH), aligned(8), may_
 typedef float lanes_f32 __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 
 /* `base` holds one block's pairs, LANES each; `packed` one block's history as double,
-   (n_clients, n_stored, LANES). */
+   (n_clients, LANES / WIDTH, n_stored, WIDTH). */
 #define DEFINE_FOLD(NAME, REAL, VECTOR)                                                           \
     static inline void NAME##_tile(REAL *const out[], const double *left, const double *right,    \
                                    ptrdiff_t n_stored, int part, int diagonal) {                  \
@@ -42,9 +42,9 @@ typedef float lanes_f32 __attribute__((vector_size(4 * WIDTH), aligned(4), may_a
                     *(const VECTOR *)(out[r] + c * LANES + part), lanes);                         \
         for (ptrdiff_t s = 0; s < n_stored; s++) {                                                \
             for (int r = 0; r < TILE; r++)                                                        \
-                a[r] = *(const lanes_f64 *)(left + (r * n_stored + s) * LANES + part);            \
+                a[r] = *(const lanes_f64 *)(left + (r * LANES + part) * n_stored + s * WIDTH);    \
             for (int c = 0; c < TILE; c++)                                                        \
-                b[c] = *(const lanes_f64 *)(right + (c * n_stored + s) * LANES + part);           \
+                b[c] = *(const lanes_f64 *)(right + (c * LANES + part) * n_stored + s * WIDTH);   \
             for (int r = 0; r < TILE; r++)                                                        \
                 for (int c = 0; c < TILE; c++)                                                    \
                     sums[r][c] += a[r] * b[c];                                                    \
@@ -60,8 +60,8 @@ typedef float lanes_f32 __attribute__((vector_size(4 * WIDTH), aligned(4), may_a
             VECTOR *const place = (VECTOR *)(out + part);                                         \
             lanes total = __builtin_convertvector(*place, lanes);                                 \
             for (ptrdiff_t s = 0; s < n_stored; s++)                                              \
-                total += *(const lanes_f64 *)(a + s * LANES + part) *                             \
-                         *(const lanes_f64 *)(b + s * LANES + part);                              \
+                total += *(const lanes_f64 *)(a + part * n_stored + s * WIDTH) *                  \
+                         *(const lanes_f64 *)(b + part * n_stored + s * WIDTH);                   \
             *place = __builtin_convertvector(total, VECTOR);                                      \
         }                                                                                         \
     }                                                                                             \
