@@ -297,7 +297,7 @@ def million(size=(1_000_000, 100, 100), limit=8e9):
     return landmarks(size, limit, other=1.5, n_timed=3, fill=False)
 
 
-#: Each case: what to run, and bytes that it will touch.
+#: Each case: what to run, and bytes that it will touch, with those of the bare work.
 CASES = {
     "short": (lambda: landmarks((20_000, 100, 50), 4e8, n_timed=3), 1e9),
     "1k-planted": (lambda: thousand("planted", 80), 3e9),
@@ -305,8 +305,8 @@ CASES = {
     "1k-small": (thousand_small, 1e9),
     "10k-planted": (lambda: ten_thousand("planted", 1.5), 5.5e9),
     "10k-flat": (lambda: ten_thousand("flat", 2.0), 5.5e9),
-    "100k": (lambda: landmarks((100_000, 300, 100), 3e9, clustering=3, other=1.5), 3.5e9),
-    "1m": (million, 8.5e9),
+    "100k": (lambda: landmarks((100_000, 300, 100), 3e9, clustering=3, other=1.5), 6e9),
+    "1m": (million, 1.2e10),
 }
 
 
