@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,20 +37,35 @@ from .sampling import (
 )
 from .scores import check_covariance, variance_reduction
 
+Array = TypeVar("Array", Float, Ids)
 
-class _Inclusion:
+
+class _Late(Generic[Array]):
     """A field that may be given as a function, called when it is first read."""
 
-    def __get__(self, owner: Any, kind: type | None = None) -> Float | None:
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Array | None:
         if owner is None:
             return None  # the field's default
-        value: Float | Callable[[], Float] | None = owner.__dict__["inclusion"]
+        value: Array | Callable[[], Array] | None = owner.__dict__[self.name]
         if callable(value):
-            value = owner.__dict__["inclusion"] = value()
+            value = owner.__dict__[self.name] = value()
         return value
 
-    def __set__(self, owner: Any, value: Float | Callable[[], Float] | None) -> None:
-        owner.__dict__["inclusion"] = value
+    def __set__(self, owner: Any, value: Array | Callable[[], Array] | None) -> None:
+        owner.__dict__[self.name] = value
+
+
+class _Lent:
+    """An array of somebody else's, copied when it is asked for."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __call__(self) -> Any:
+        return self.array.copy()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,10 +96,10 @@ class Selection:
     """
 
     clients: Ids
-    coalitions: Ids | None = None
-    scores: Float | None = None
-    probabilities: Float | None = None
-    inclusion: _Inclusion = _Inclusion()  # noqa: RUF009 - a descriptor, not a default
+    coalitions: _Late[Ids] = _Late()  # noqa: RUF009 - a descriptor, not a default
+    scores: _Late[Float] = _Late()  # noqa: RUF009
+    probabilities: _Late[Float] = _Late()  # noqa: RUF009
+    inclusion: _Late[Float] = _Late()  # noqa: RUF009
     round: int = 0
     warmup: bool = False
 
@@ -93,15 +108,33 @@ class Selection:
         return int(self.clients.shape[0])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Work out `inclusion` first: a function does not travel."""
-        return {**self.__dict__, "inclusion": self.inclusion}
+        """Work everything out first: a function does not travel."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def plain(self) -> dict[str, Any]:
         """Return copies of all fields; `inclusion` is None unless it is known by now."""
-        fields = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in self.__dict__.items()}
-        if callable(fields["inclusion"]):
-            fields["inclusion"] = None
+        fields = dict(vars(self.kept()))
+        for name, value in fields.items():
+            if isinstance(value, np.ndarray):
+                fields[name] = value.copy()
+            elif isinstance(value, _Lent):
+                fields[name] = value()
         return fields
+
+    def kept(self) -> Selection:
+        """Return what to remember of it: the same arrays, without what is not known yet."""
+        fields: dict[str, Any] = dict(vars(self))
+        if callable(fields["inclusion"]) and not isinstance(fields["inclusion"], _Lent):
+            fields["inclusion"] = None
+        return Selection(**fields)
+
+    def lent(self) -> Selection:
+        """Return a Selection to write to: arrays of all clients are copied when first read."""
+        fields: dict[str, Any] = dict(vars(self))
+        for name in ("coalitions", "scores", "probabilities", "inclusion"):
+            if isinstance(fields[name], np.ndarray):
+                fields[name] = _Lent(fields[name])
+        return Selection(**{**fields, "clients": self.clients.copy()})
 
     def __repr__(self) -> str:
         """Show the round, the clients and, if there are any, their coalitions."""
@@ -142,10 +175,10 @@ def draw_selection(
     if law is not None and places == "even" and law.gives_one_each(n_select):  # the usual case
         return Selection(
             clients=law.draw(labels, eligible, rng),
-            coalitions=labels.copy(),
+            coalitions=labels,
             scores=scores,
             probabilities=law.probabilities,
-            inclusion=law.probabilities.copy(),
+            inclusion=_Lent(law.probabilities),
             round=round,
         )
     groups = Groups.of(labels, eligible)
@@ -165,7 +198,7 @@ def draw_selection(
     )
     return Selection(
         clients=draw(log_weights, scaled, groups, n_places, rng),
-        coalitions=labels.copy(),
+        coalitions=labels,
         scores=scores,
         probabilities=probabilities,
         inclusion=inclusion_of(probabilities, log_weights, scaled, groups, n_places),

@@ -180,3 +180,30 @@ def test_it_is_worked_out_once_and_only_when_read():
     assert_array_equal(picked.plain()["inclusion"], picked.inclusion)
     assert len(calls) == 1
     assert Selection(clients=np.array([0])).inclusion is None
+
+
+@pytest.mark.parametrize("name", ["uniform", "fedcvr-bolt", "oort"])
+def test_what_is_read_late_is_of_its_round(name):
+    """Arrays of all clients are copied when they are first read: from the round they are of."""
+
+    def play(late):
+        rng = np.random.default_rng(3)
+        options = {"n_features": 6, "warmup": 2} if name == "fedcvr-bolt" else {}
+        selector = make_selector(name, n_clients=30, n_select=5, seed=1, **options)
+        rounds = []
+        for _ in range(8):
+            picked = selector.select()
+            clients = picked.clients.copy()
+            picked.clients[:] = 0  # neither who writes to it nor when it is read matters
+            if not late:
+                rounds.append(picked.plain())
+            selector.observe(
+                clients, rng.normal(size=(5, 6)), losses=rng.random(5), durations=rng.random(5)
+            )
+            if late:
+                rounds.append(picked.plain())
+        return rounds
+
+    for early, late in zip(play(False), play(True), strict=True):
+        for field, value in early.items():
+            assert_array_equal(late[field], value)

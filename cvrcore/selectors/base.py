@@ -125,9 +125,8 @@ class Selector(Saved, abc.ABC):
             selection = self._gate.cover(selection, eligible)
             self._gate.begin(eligible)
             self._gate.remember(judged)
-        # A copy: what the caller does to its Selection must not reach the pending round.
-        self._pending, self._probed = Selection(**selection.plain()), None
-        return selection
+        self._pending, self._probed = selection.kept(), None
+        return selection.lent()  # what the caller does to it must not reach the pending round
 
     @serialised
     def observe(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -196,7 +197,8 @@ def copies(subject: Subject) -> None:
             arrays = [array for array in said.values() if array is not None]
             originals = [array.copy() for array in arrays]
             if world is rough:
-                _scribble([v for v in vars(picked).values() if isinstance(v, np.ndarray)])
+                values = [getattr(picked, field.name) for field in dataclasses.fields(picked)]
+                _scribble([value for value in values if isinstance(value, np.ndarray)])
                 for array in arrays:
                     array.flags.writeable = False  # a policy that writes to it raises
             world.selector.observe(clients, **said)
