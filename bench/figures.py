@@ -41,8 +41,10 @@ def growth(curves, path):
     widths = [sizes for name, (sizes, _) in curves.items() if name.startswith("D, ")]
     if widths:
         _plain(right, widths[0])
-    for axes in (left, right):
-        axes.legend(fontsize=8, frameon=False)
+    for axes in (left, right):  # below: lines cross the whole of the axes
+        axes.legend(
+            fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2
+        )
     _saved(figure, path)
 
 
