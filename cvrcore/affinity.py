@@ -71,7 +71,7 @@ class Affinity:
             self._kernel_rows(ids[start:stop], offsets[start:stop], fresh[start:stop])
 
         n_tasks = max(1, -(-ids.size // _CHUNK))
-        run_chunks(fill, ids.size, max(1, -(-ids.size // n_tasks)))  # tasks of one size
+        run_chunks(fill, ids.size, -(-ids.size // n_tasks))  # tasks of one size
         self._proximity[ids] = fresh
         self._proximity[:, ids] = fresh.T
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,10 +11,8 @@ from numpy.typing import ArrayLike
 from . import _backend
 from ._validation import Float, Ids, check_choice, check_count, check_matrix, check_seed
 from .affinity import KERNELS, POSITIVE_KERNELS, Affinity, check_gamma
-from .spectral import Basis, spectral_points
+from .spectral import NOBODY, Basis, spectral_points
 from .threads import single_blas_thread
-
-_NOBODY: Final = np.empty(0, dtype=np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +29,7 @@ def cluster_points(
     n_clusters: int,
     rng: np.random.Generator,
     effort: Effort,
-    start: Ids = _NOBODY,
+    start: Ids = NOBODY,
 ) -> Ids:
     """Cluster rows by k-means, from seeded starts and, if given, from `start`.
 
@@ -86,7 +83,7 @@ def plane_coalitions(
 
 
 def spectral_embedding(
-    affinity: Affinity, n_coalitions: int, basis: Basis | None = None, changed: Ids = _NOBODY
+    affinity: Affinity, n_coalitions: int, basis: Basis | None = None, changed: Ids = NOBODY
 ) -> tuple[Float, Basis] | None:
     """Embed clients by the leading eigenvectors of their affinity, in float32.
 
@@ -107,9 +104,9 @@ def spectral_coalitions(
     n_coalitions: int,
     rng: np.random.Generator,
     effort: Effort,
-    start: Ids = _NOBODY,
+    start: Ids = NOBODY,
     basis: Basis | None = None,
-    changed: Ids = _NOBODY,
+    changed: Ids = NOBODY,
 ) -> tuple[Ids, Basis | None]:
     """Cluster clients in the spectral embedding of their affinity.
 

@@ -37,9 +37,8 @@ class CountedPartition(ExactPartition):
     def make(self, problem: Problem) -> Ids:
         """Return labels of at most so many; k-means starts anew."""
         rows, n_coalitions, rng = problem.rows, problem.n_coalitions, problem.rng
-        changed = self.stale.nonzero()[0]
         with single_blas_thread():
-            affinity = self._fresh(rows, changed)
+            affinity, changed = self._fresh(rows)
             embedded = spectral_embedding(affinity, n_coalitions, self.basis, changed)
             if embedded is None:
                 self.basis = None

@@ -48,6 +48,11 @@ class PairCache:
 
     SLOTS: Final = 24
 
+    @staticmethod
+    def pays(window: int | None) -> bool:
+        """Return whether a history of so many residuals is long enough to keep sums of it."""
+        return window is None or window >= 64
+
     def __init__(self, n_clients: int, n_features: int, dtype: Any) -> None:
         self.values = np.empty((n_clients * self.SLOTS, n_features), dtype=dtype)
         self.others = np.full((n_clients, self.SLOTS), -1, dtype=np.int64)

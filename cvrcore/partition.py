@@ -17,7 +17,7 @@ from .affinity import Affinity
 from .clustering import Effort, balanced_partition, plane_coalitions, spectral_coalitions
 from .lloyd import lloyd
 from .nystrom import Landmarks, Nearness, choose_landmarks
-from .spectral import Basis
+from .spectral import NOBODY, Basis
 from .threads import single_blas_thread
 
 COLD: Final = Effort(restarts=10)  # k-means when no earlier partition is known
@@ -95,25 +95,26 @@ class ExactPartition(Partition):
     def make(self, problem: Problem) -> Ids:
         """Return labels, from the last eigenvectors and the last partition if there are any."""
         n_clients, last = problem.rows.shape[0], problem.last
-        changed = self.stale.nonzero()[0]
-        start, effort = np.empty(0, dtype=np.int64), COLD
-        if last is not None and self.basis is not None:  # without one they were dealt at random
-            start = last
-            if 4 * changed.size <= n_clients:
-                effort = warm_effort(n_clients, problem.updates)
+        start, effort = NOBODY, COLD
         with single_blas_thread():  # once for all the small products inside
-            affinity = self._fresh(problem.rows, changed)
+            affinity, changed = self._fresh(problem.rows)
+            if last is not None and self.basis is not None:  # without one they were dealt out
+                start = last
+                if 4 * changed.size <= n_clients:
+                    effort = warm_effort(n_clients, problem.updates)
             how = (problem.n_coalitions, problem.rng, effort, start, self.basis, changed)
             labels, self.basis = spectral_coalitions(affinity, *how)
         return labels
 
-    def _fresh(self, rows: Float, changed: Ids) -> Affinity:
+    def _fresh(self, rows: Float) -> tuple[Affinity, Ids]:
+        """Return the affinity of these rows, and whose have changed since it was last asked for."""
+        changed = self.stale.nonzero()[0]
         if self.affinity is None:
             self.affinity = Affinity(rows, self.kernel, self.gamma)
         elif changed.size:
             self.affinity.update(changed, rows[changed])
         self.stale[:] = False
-        return self.affinity
+        return self.affinity, changed
 
     def state(self) -> dict[str, Any]:
         """Return everything as arrays and plain values."""

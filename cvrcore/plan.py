@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 
 from ._validation import check_choice, check_count, check_number
-from .history import BLOCK
 from .memory import free_memory, show_bytes
 from .nystrom import LANDMARKS
 from .pairs import PairCache
@@ -223,7 +222,7 @@ def _store_of(
         window = check_count(window, "window")
         if wanted not in ("auto", "window"):
             raise ValueError(f"window must go with store 'window' or 'auto', got {wanted!r}")
-        return "window", window, False, window * one + (cache if window >= 2 * BLOCK else 0)
+        return "window", window, False, window * one + (cache if PairCache.pays(window) else 0)
     if wanted == "dense":
         return "dense", None, True, dense
     if wanted == "factored":

@@ -37,24 +37,24 @@ from .sampling import (
 )
 from .scores import check_covariance, variance_reduction
 
-Array = TypeVar("Array", Float, Ids)
+_Array = TypeVar("_Array", Float, Ids)
 
 
-class _Late(Generic[Array]):
+class _Late(Generic[_Array]):
     """A field that may be given as a function, called when it is first read."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, owner: Any, kind: type | None = None) -> Array | None:
+    def __get__(self, owner: Any, kind: type | None = None) -> _Array | None:
         if owner is None:
             return None  # the field's default
-        value: Array | Callable[[], Array] | None = owner.__dict__[self.name]
+        value: _Array | Callable[[], _Array] | None = owner.__dict__[self.name]
         if callable(value):
             value = owner.__dict__[self.name] = value()
         return value
 
-    def __set__(self, owner: Any, value: Array | Callable[[], Array] | None) -> None:
+    def __set__(self, owner: Any, value: _Array | Callable[[], _Array] | None) -> None:
         owner.__dict__[self.name] = value
 
 

@@ -25,7 +25,7 @@ DENSE_LIMIT: Final = 1500  # clients up to which LAPACK solves a cold problem
 _MAX_SWEEPS: Final = 5
 _MAX_DEGREE: Final = 24
 _ROUGH_DEGREE: Final = 10  # of the first filter after a guess
-_NOBODY: Final = np.empty(0, dtype=np.int64)
+NOBODY: Final = np.empty(0, dtype=np.int64)
 _CHUNK: Final = 256  # rows of a product done by one task
 _MANY: Final = 4000  # clients from which the rest of a sweep is small beside its products
 _FEW: Final = 160  # clients up to which our own small kernels beat calls of BLAS
@@ -95,7 +95,7 @@ def spectral_points(
     start: Basis | None = None,
     positive: bool = True,
     guess: Callable[[int], Float] | None = None,
-    changed: Ids = _NOBODY,
+    changed: Ids = NOBODY,
 ) -> tuple[Float, Basis]:
     """Embed clients by the ``n_coalitions - 1`` eigenvectors that follow the constant one.
 
@@ -163,7 +163,7 @@ def _rough_basis(operator: NormalisedAffinity, block: Float, n_wanted: int) -> B
 
 
 def filtered_subspace(
-    operator: NormalisedAffinity, start: Basis, n_wanted: int, changed: Ids = _NOBODY
+    operator: NormalisedAffinity, start: Basis, n_wanted: int, changed: Ids = NOBODY
 ) -> Basis | None:
     """Run Chebyshev-filtered subspace iteration; None if it does not converge.
 

@@ -20,7 +20,7 @@ from .threads import Chunks, begin_chunks
 STORES: Final = ("auto", "dense", "factored", "window", "none")
 LANES: Final = 16  # coordinates in one block of the dense part
 DEFERRED: Final = 16  # residuals that wait before one pass folds them into the dense part
-NEAR: Final = 16_000_000  # bytes of a residual up to which its rows are near each other
+_NEAR: Final = 16_000_000  # bytes of a residual up to which its rows are near each other
 _FIRST: Final = np.empty(0, dtype=np.int64)  # sums begin with the first residual
 _TASK: Final = 4_000_000  # multiply-adds per task: smaller ones cost more than they save
 
@@ -119,8 +119,8 @@ class CovarianceStore:
         self._begin = _FIRST
         if self.base is not None or self.history.wrapped:
             return
-        short = self.history.window is not None and self.history.window < 2 * BLOCK
-        if self._cache is None and self.history.count >= BLOCK // 2 and not short:
+        pays = PairCache.pays(self.history.window) and self.history.count >= BLOCK // 2
+        if self._cache is None and pays:
             self._cache = PairCache(self.n_clients, self.n_features, self.dtype)
         if self._cache is not None:
             self._begin = self._cache.find(pairs)
@@ -163,7 +163,7 @@ class CovarianceStore:
         piece of memory.
         """
         *_, (block, used) = self.history.parts() or [(self._nothing, 0)]
-        if block[0].nbytes <= NEAR:
+        if block[0].nbytes <= _NEAR:
             return block, first
         return np.take(block[:used], first, axis=1), np.arange(first.size)
 

@@ -234,7 +234,7 @@ def test_representatives_far_apart_are_copied_to_one_place(monkeypatch):
         store.append(rng.normal(size=(8, 3)), 1 / (step + 2))
     first = np.array([6, -1, 2])
     near, where = store.leads(first)
-    monkeypatch.setattr("cvrcore.store.NEAR", 0)
+    monkeypatch.setattr("cvrcore.store._NEAR", 0)
     copied, places = store.leads(first)
     assert near is store.history.blocks[0]
     assert copied.shape == (4, 3, 3)

@@ -159,5 +159,5 @@ def test_representatives_at_hand_or_copied_teach_the_same(dtype, monkeypatch):
         return seen
 
     at_hand = run()
-    monkeypatch.setattr("cvrcore.store.NEAR", 0)
+    monkeypatch.setattr("cvrcore.store._NEAR", 0)
     assert_array_equal(at_hand, run())
