@@ -6,6 +6,13 @@ from libc.stdlib cimport free, malloc
 cdef extern from "_history.h":
     void add_f64(const double*, const double*, Py_ssize_t, double*) nogil
     void add_f32(const float*, const float*, Py_ssize_t, float*) nogil
+    enum: STEPS
+    void add_steps_f64(
+        const double*, Py_ssize_t, const double*, Py_ssize_t, Py_ssize_t, double*
+    ) nogil
+    void add_steps_f32(
+        const float*, Py_ssize_t, const float*, Py_ssize_t, Py_ssize_t, float*
+    ) nogil
 
 cdef extern from "_predict.h":
     void predict_f64(
@@ -45,21 +52,37 @@ cdef void _add_group(
     Py_ssize_t start, Py_ssize_t stop, floating* sums,
 ) noexcept nogil:
     """Add r_s[k] r_s[j] of pairs start .. stop - 1; others and sums are theirs alone."""
-    cdef Py_ssize_t n_features = history.shape[2], step, asked
+    cdef Py_ssize_t n_features = history.shape[2], step = 0, at, asked, first = 0
+    cdef Py_ssize_t stride = history.shape[1] * n_features, lead = leads.shape[1] * n_features
     cdef const floating* own
     cdef const floating* other
     cdef floating* out
     cdef bint some = begin.shape[0] > 0
-    for step in range(n_stored):
+    while step < n_stored:
         for asked in range(start, stop):
-            if some and step < begin[asked]:
-                continue
-            own, other = &history[step, clients[asked], 0], &leads[step, others[asked - start], 0]
+            if some:
+                first = begin[asked]
+                if first >= step + STEPS:
+                    continue
+            own = &history[0, clients[asked], 0]
+            other = &leads[0, others[asked - start], 0]
             out = sums + (asked - start) * n_features
-            if floating is double:
-                add_f64(own, other, n_features, out)
-            else:
-                add_f32(own, other, n_features, out)
+            if first <= step and step + STEPS <= n_stored:
+                if floating is double:
+                    add_steps_f64(
+                        own + step * stride, stride, other + step * lead, lead, n_features, out
+                    )
+                else:
+                    add_steps_f32(
+                        own + step * stride, stride, other + step * lead, lead, n_features, out
+                    )
+                continue
+            for at in range(max(step, first), min(step + STEPS, n_stored)):
+                if floating is double:
+                    add_f64(own + at * stride, other + at * lead, n_features, out)
+                else:
+                    add_f32(own + at * stride, other + at * lead, n_features, out)
+        step += STEPS
 
 
 def add_history(

@@ -30,4 +30,26 @@ typedef float many_f32 __attribute__((vector_size(REGISTER), aligned(4), may_ali
 DEFINE_ADD(add_f64, double, many_f64)
 DEFINE_ADD(add_f32, float, many_f32)
 
+/* The same of STEPS residuals, each `stride_a` and `stride_b` after the last, in their order: sums
+   are read and written once for all of them. */
+#define STEPS 4
+#define DEFINE_ADD_STEPS(NAME, REAL, MANY)                                                        \
+    static inline void NAME(const REAL *a, ptrdiff_t stride_a, const REAL *b, ptrdiff_t stride_b, \
+                            ptrdiff_t n_features, REAL *out) {                                    \
+        enum { WIDE = REGISTER / sizeof(REAL) };                                                  \
+        ptrdiff_t d = 0;                                                                          \
+        for (; d + WIDE <= n_features; d += WIDE) {                                               \
+            MANY sum = *(MANY *)(out + d);                                                        \
+            for (int s = 0; s < STEPS; s++)                                                       \
+                sum += *(const MANY *)(a + s * stride_a + d) * *(const MANY *)(b + s * stride_b + d); \
+            *(MANY *)(out + d) = sum;                                                             \
+        }                                                                                         \
+        for (; d < n_features; d++)                                                               \
+            for (int s = 0; s < STEPS; s++)                                                       \
+                out[d] += a[s * stride_a + d] * b[s * stride_b + d];                              \
+    }
+
+DEFINE_ADD_STEPS(add_steps_f64, double, many_f64)
+DEFINE_ADD_STEPS(add_steps_f32, float, many_f32)
+
 #endif
