@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from . import _backend
 from ._validation import Float, Ids, check_choice, check_matrix, check_number, check_vector
+from .principal import Principal
 from .threads import run_chunks, single_blas_thread
 
 KERNELS: Final = ("rbf", "cosine", "laplacian", "sigmoid")
@@ -97,18 +98,9 @@ class Affinity:
             return True
         return len(np.unique(np.round(self.offsets / step), axis=0)) >= count
 
-    def principal(self, n_vectors: int) -> Float:
-        """Return clients' leading principal coordinates: near the affinity's eigenvectors.
-
-        For rows close together the kernel is nearly linear in them. Where there are fewer
-        coordinates than vectors, seeded noise fills up.
-        """
-        centred = self.offsets - self.offsets.mean(axis=0)
-        _, axes = np.linalg.eigh((centred.T @ centred).astype(np.float64))
-        n_axes = min(n_vectors, centred.shape[1])
-        block = np.random.default_rng(0).standard_normal((centred.shape[0], n_vectors))
-        block[:, :n_axes] = centred @ axes[:, : -n_axes - 1 : -1]
-        return block
+    def principal(self) -> Principal:
+        """Return the principal axes of the rows."""
+        return Principal(self.offsets, self.kernel in ("rbf", "cosine"))
 
     def state(self) -> dict[str, Any]:
         """Return everything as arrays: a recomputed matrix would differ in its last bits."""

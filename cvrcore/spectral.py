@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
 from . import _backend
 from ._validation import Float, Ids
+from .principal import Principal
+from .subspace import FEW, Finish, Operator, chebyshev, rayleigh_ritz, steepest
 from .threads import run_chunks, single_blas_thread
 
 TOLERANCE: Final = 1e-3  # residual of each eigenpair, relative to the smallest wanted value
@@ -26,9 +27,8 @@ _MAX_SWEEPS: Final = 5
 _MAX_DEGREE: Final = 24
 _ROUGH_DEGREE: Final = 10  # of the first filter after a guess
 NOBODY: Final = np.empty(0, dtype=np.int64)
-_CHUNK: Final = 256  # rows of a product done by one task
+_CHUNK: Final = 256  # rows of the matrix that one task works on
 _MANY: Final = 4000  # clients from which the rest of a sweep is small beside its products
-_FEW: Final = 160  # clients up to which our own small kernels beat calls of BLAS
 
 
 @dataclasses.dataclass
@@ -41,7 +41,7 @@ class Basis:
     products: int = 0  # matrix-block products spent, 0 for a direct solver
 
 
-class NormalisedAffinity:
+class NormalisedAffinity(Operator):
     """``S A S`` less its known leading eigenpair.
 
     With eigenvalue 1 gone the entries are as small as the spectrum that is wanted, so that
@@ -57,8 +57,8 @@ class NormalisedAffinity:
         run_chunks(add, affinity.shape[0], _CHUNK)
         self.inverse_root = 1.0 / np.sqrt(degrees)
         self.lead = np.sqrt(degrees / degrees.sum())
-        self.products = 0
-        self.matrix = np.empty(affinity.shape, dtype=dtype)
+        self.mean_affinity = float(degrees.mean()) / degrees.size
+        super().__init__(np.empty(affinity.shape, dtype=dtype))
         # Eigenvalue 1 becomes 0, or -1 where others may be negative and 0 would outrank them.
         known = self.lead if positive else np.sqrt(2.0) * self.lead
 
@@ -67,11 +67,8 @@ class NormalisedAffinity:
 
         run_chunks(fill, affinity.shape[0], _CHUNK)
 
-    def apply(self, block: Float, finish: Callable[[Float, slice], None] | None = None) -> Float:
-        """Return the product with a block of vectors.
-
-        `finish` changes some rows of it, those of a slice, while they are in cache.
-        """
+    def apply(self, block: Float, finish: Finish | None = None) -> Float:
+        """Return the product with a block of vectors; chunks of rows are shared out."""
         self.products += 1
         product = np.empty_like(block)
 
@@ -94,7 +91,7 @@ def spectral_points(
     n_coalitions: int,
     start: Basis | None = None,
     positive: bool = True,
-    guess: Callable[[int], Float] | None = None,
+    principal: Principal | None = None,
     changed: Ids = NOBODY,
 ) -> tuple[Float, Basis]:
     """Embed clients by the ``n_coalitions - 1`` eigenvectors that follow the constant one.
@@ -108,9 +105,9 @@ def spectral_points(
         to a direct one if that does not converge.
     positive : bool
         Whether the affinity has no negative eigenvalue; the iteration relies on it.
-    guess : callable, optional
-        Gives a block of so many vectors to iterate from, where there is no start and the
-        problem is large.
+    principal : Principal, optional
+        Of the rows that the affinity is of: to iterate from where there is no start and the
+        problem is large, and to filter with where these rows are close together.
     changed : array of int64
         Clients whose affinities differ from those that `start` is of.
 
@@ -126,14 +123,15 @@ def spectral_points(
     n_clients, n_wanted = affinity.shape[0], n_coalitions - 1
     block = block_width(n_clients, n_wanted)
     warm = start is not None and start.vectors.shape == (n_clients, block)
-    large = guess is not None and n_clients > DENSE_LIMIT and block <= n_clients // 4
+    large = principal is not None and n_clients > DENSE_LIMIT and block <= n_clients // 4
     if positive and (warm or large):
         operator = NormalisedAffinity(affinity, np.float32)
         if not warm:
-            assert guess is not None
-            start = _rough_basis(operator, guess(block), n_wanted)
+            assert principal is not None
+            start = _rough_basis(operator, principal.coordinates(block), n_wanted)
         assert start is not None
-        basis = filtered_subspace(operator, start, n_wanted, changed)
+        near = principal is not None and principal.explains(operator.mean_affinity, block)
+        basis = filtered_subspace(operator, start, n_wanted, changed, principal if near else None)
         if basis is not None:
             return operator.embed(basis.vectors[:, :n_wanted]), basis
     operator = NormalisedAffinity(affinity, positive=positive)
@@ -158,22 +156,29 @@ def block_width(n_clients: int, n_wanted: int) -> int:
 def _rough_basis(operator: NormalisedAffinity, block: Float, n_wanted: int) -> Basis:
     """Make a start of a guess: its Ritz vectors, of which many sweeps may be needed."""
     block = np.linalg.qr(block.astype(operator.matrix.dtype))[0]
-    vectors, _, values, _ = _rayleigh_ritz(operator, block, operator.apply(block), n_wanted)
+    vectors, _, values, _ = rayleigh_ritz(operator, block, operator.apply(block), n_wanted)
     return Basis(vectors, values, degree=_ROUGH_DEGREE)
 
 
 def filtered_subspace(
-    operator: NormalisedAffinity, start: Basis, n_wanted: int, changed: Ids = NOBODY
+    operator: NormalisedAffinity,
+    start: Basis,
+    n_wanted: int,
+    changed: Ids = NOBODY,
+    principal: Principal | None = None,
 ) -> Basis | None:
     """Run Chebyshev-filtered subspace iteration; None if it does not converge.
 
     Each sweep damps what lies below the block's smallest Ritz value. The first takes the
     degree that the last problem needed; later ones are chosen for the error that is left.
     The images of Ritz vectors, which are known, are those vectors damped once more, by the
-    ratio of that value to their own.
+    ratio of that value to their own. Before all that comes what costs less than a product:
+    `principal`, or new entries for clients that have `changed`, where they are few.
     """
     vectors = start.vectors.astype(operator.matrix.dtype, copy=False)
-    if 0 < 4 * changed.size <= vectors.shape[0]:
+    if principal is not None and start.values[-1] > 0:
+        vectors = principal.filtered(vectors, start.values, n_wanted)
+    elif 0 < 4 * changed.size <= vectors.shape[0]:
         vectors = _extended(operator, vectors, start.values, changed)
     values, degree, spent = start.values, start.degree, 0
     image: Float | None = None
@@ -181,10 +186,10 @@ def filtered_subspace(
         largest, smallest, edge = values[[0, n_wanted - 1, -1]].tolist()
         if not edge > 0 or smallest < 1e-3 * largest:
             return None  # no interval to damp, or beyond the digits of float32
-        degree = min(degree, _steepest(2.0 * largest / edge - 1.0, 2.0 * smallest / edge - 1.0))
-        vectors, image = _chebyshev(operator, vectors, image, edge / 2, largest, degree)
+        degree = min(degree, steepest(2.0 * largest / edge - 1.0, 2.0 * smallest / edge - 1.0))
+        vectors, image = chebyshev(operator, vectors, image, edge / 2, largest, degree)
         spent += degree
-        vectors, image, values, error = _rayleigh_ritz(operator, vectors, image, n_wanted)
+        vectors, image, values, error = rayleigh_ritz(operator, vectors, image, n_wanted)
         smallest = float(values[n_wanted - 1])
         if not smallest > 0:
             return None
@@ -215,105 +220,10 @@ def _extended(operator: NormalisedAffinity, vectors: Float, values: Float, chang
     return found
 
 
-def _steepest(best: float, worst: float) -> int:
-    """Return the degree that keeps the best vector within 1e4 of the worst in float32."""
-    spread = math.acosh(max(best, 1.0)) - math.acosh(max(worst, 1.0))
-    return max(2, int(math.log(1e4) / max(spread, 1e-3)))
-
-
-def _chebyshev(
-    operator: NormalisedAffinity,
-    vectors: Float,
-    image: Float | None,
-    half: float,
-    largest: float,
-    degree: int,
-) -> tuple[Float, Float]:
-    """Apply the scaled Chebyshev polynomial of [0, 2 half]; return the block and its image.
-
-    `image` is that of `vectors`, if it is known.
-    """
-    if vectors.shape[0] <= _FEW and degree > 0:
-        filtered, image = np.empty_like(vectors), np.empty_like(vectors)
-        _backend.filter_block(operator.matrix, vectors, half, largest, degree, filtered, image)
-        operator.products += degree + 1
-        return filtered, image
-    if image is None:
-        image = operator.apply(vectors)
-    if degree == 0:
-        return vectors, image
-    scale = vectors.dtype.type  # Python floats would do; NumPy scalars must not widen float32
-    first = sigma = half / (largest - half)
-    before, now = vectors, (image - scale(half) * vectors) * scale(first / half)
-    for _ in range(degree - 1):
-        following = 1.0 / (2.0 / first - sigma)
-
-        def combine(
-            part: Float,
-            rows: slice,
-            last: Float = now,
-            older: Float = before,
-            gain: float = 2.0 * following / half,
-            loss: float = sigma * following,
-        ) -> None:
-            part -= scale(half) * last[rows]
-            part *= scale(gain)
-            part -= scale(loss) * older[rows]
-
-        before, now, sigma = now, operator.apply(now, combine), following
-    return now, operator.apply(now)
-
-
-def _rayleigh_ritz(
-    operator: NormalisedAffinity, block: Float, image: Float, n_wanted: int
-) -> tuple[Float, Float, Float, float]:
-    """Return orthonormal Ritz vectors of a block's span, their images, values and error.
-
-    Through the Gram matrix, where columns are not so parallel that float32 would tell. The
-    error is the largest residual norm of the wanted pairs.
-    """
-    solve = _few_pairs if block.shape[0] <= _FEW else _many_pairs
-    found = solve(block, image, n_wanted)
-    if found is None:
-        block = np.linalg.qr(block)[0]
-        found = solve(block, operator.apply(block), n_wanted)
-        assert found is not None
-    return found
-
-
-def _few_pairs(
-    block: Float, image: Float, n_wanted: int
-) -> tuple[Float, Float, Float, float] | None:
-    vectors, images, values = np.empty_like(block), np.empty_like(block), np.empty(block.shape[1])
-    square = _backend.ritz(block, image, n_wanted, vectors, images, values)
-    return None if square < 0.0 else (vectors, images, values, math.sqrt(square))
-
-
-def _many_pairs(
-    block: Float, image: Float, n_wanted: int
-) -> tuple[Float, Float, Float, float] | None:
-    wide = block.astype(np.float64)
-    gram = wide.T @ wide
-    try:
-        lower = np.linalg.cholesky(gram)
-    except np.linalg.LinAlgError:
-        return None
-    squares = lower.diagonal() ** 2
-    if not ((squares > 1e-10 * gram.diagonal()) & (squares > 1e-30)).all():
-        return None
-    inverse = np.linalg.inv(lower)
-    values, rotation = np.linalg.eigh(inverse @ (wide.T @ image) @ inverse.T)
-    values = values[::-1].copy()
-    turn = (inverse.T @ rotation[:, ::-1]).astype(block.dtype)
-    vectors, images = block @ turn, image @ turn
-    residual = images[:, :n_wanted] - vectors[:, :n_wanted] * values[:n_wanted].astype(block.dtype)
-    return vectors, images, values, math.sqrt(float(np.square(residual).sum(axis=0).max()))
-
-
 def direct_basis(operator: NormalisedAffinity, n_vectors: int) -> Basis:
     """Solve without a start, by LAPACK or (large problems) ARPACK."""
     n_clients = operator.lead.shape[0]
-    if n_clients <= _FEW:  # a whole solve takes less time than loading SciPy
+    if n_clients <= FEW:  # a whole solve takes less time than loading SciPy
         values, vectors = np.linalg.eigh(operator.matrix)
         vectors = vectors[:, : -n_vectors - 1 : -1]
         return Basis(np.ascontiguousarray(vectors), values[: -n_vectors - 1 : -1].copy())
