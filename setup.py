@@ -57,6 +57,7 @@ def kernels(mode):
                         "cvrcore_ext/_history.h",
                         "cvrcore_ext/_moments.h",
                         "cvrcore_ext/_multiply.h",
+                        "cvrcore_ext/_near.h",
                         "cvrcore_ext/_predict.h",
                     ],
                     extra_compile_args=FLAGS + flags,

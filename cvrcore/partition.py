@@ -33,7 +33,7 @@ def warm_effort(n_clients: int, updates: int) -> Effort:
     often = min(500 // n_clients, 6)
     if often:
         return Effort(restarts=0, swaps=often)
-    return Effort(restarts=0, swaps=int(updates % 4 == 0), passes=4)
+    return Effort(restarts=0, swaps=int(updates % 4 == 0), passes=2)
 
 
 class Problem(NamedTuple):

@@ -5,7 +5,50 @@ import numpy as np
 from cython cimport floating
 from libc.math cimport INFINITY
 
-# 64 below is BLOCK of the Numba twin: Cython needs a literal step to keep a loop in C.
+cdef extern from "_near.h":
+    enum: BLOCK
+    void distances_f64(
+        const double*, Py_ssize_t, Py_ssize_t, const double*, Py_ssize_t, Py_ssize_t, double*
+    ) nogil
+    void distances_f32(
+        const float*, Py_ssize_t, Py_ssize_t, const float*, Py_ssize_t, Py_ssize_t, float*
+    ) nogil
+    void nearest_f64(const double*, Py_ssize_t, double*, double*) nogil
+    void nearest_f32(const float*, Py_ssize_t, float*, float*) nogil
+    void moves_f64(
+        const double*, Py_ssize_t, const double*, const double*, const double*, double*, double*
+    ) nogil
+    void moves_f32(
+        const float*, Py_ssize_t, const float*, const float*, const float*, float*, float*
+    ) nogil
+    void exact_distances(const double*, const double*, Py_ssize_t, Py_ssize_t, double*) nogil
+
+
+cdef void _round_centre(
+    const double[:, ::1] centres, Py_ssize_t p, floating[:, ::1] rounded
+) noexcept nogil:
+    """Copy a centre into the precision of the points."""
+    cdef Py_ssize_t j
+    for j in range(centres.shape[1]):
+        rounded[p, j] = <floating>centres[p, j]
+
+
+cdef void _block_distances(
+    const floating[:, ::1] points, const floating[:, ::1] rounded, Py_ssize_t start,
+    Py_ssize_t stop, floating[:, ::1] lanes,
+) noexcept nogil:
+    """Write squared distances of points start .. stop - 1 to all centres into `lanes`."""
+    cdef Py_ssize_t n_dims = points.shape[0], width = points.shape[1], count = stop - start
+    cdef Py_ssize_t n_centres = rounded.shape[0]
+    if floating is double:
+        distances_f64(
+            &points[0, start], width, n_dims, &rounded[0, 0], n_centres, count, &lanes[0, 0]
+        )
+    else:
+        distances_f32(
+            &points[0, start], width, n_dims, &rounded[0, 0], n_centres, count, &lanes[0, 0]
+        )
+
 
 cdef void _squared_distances(
     const floating[:, ::1] points, const double* centre, Py_ssize_t start, Py_ssize_t stop,
@@ -105,28 +148,27 @@ cdef void _mean_centres(
 
 cdef Py_ssize_t _assign(
     const floating[:, ::1] points, const double[:, ::1] centres, long long[::1] labels,
-    floating[::1] closest, floating* lane, floating* best, floating* choice,
+    floating[::1] closest, floating[:, ::1] rounded, floating[:, ::1] lanes, floating* best,
+    floating* choice,
 ) noexcept nogil:
-    cdef Py_ssize_t n_points = points.shape[1], start, stop, i, p, changed = 0
+    cdef Py_ssize_t n_points = points.shape[1], start = 0, stop, i, p, changed = 0
     cdef long long label
-    cdef floating number
-    for start in range(0, n_points, 64):
-        stop = min(start + 64, n_points)
-        for i in range(stop - start):
-            best[i] = INFINITY
-            choice[i] = 0.0
-        for p in range(centres.shape[0]):
-            _squared_distances(points, &centres[p, 0], start, stop, lane)
-            number = <floating>p
-            for i in range(stop - start):
-                choice[i] = number if lane[i] < best[i] else choice[i]
-                best[i] = lane[i] if lane[i] < best[i] else best[i]
+    for p in range(centres.shape[0]):
+        _round_centre(centres, p, rounded)
+    while start < n_points:
+        stop = min(start + BLOCK, n_points)
+        _block_distances(points, rounded, start, stop, lanes)
+        if floating is double:
+            nearest_f64(&lanes[0, 0], centres.shape[0], best, choice)
+        else:
+            nearest_f32(&lanes[0, 0], centres.shape[0], best, choice)
         for i in range(stop - start):
             label = <long long>choice[i]
             closest[start + i] = best[i]
             if labels[start + i] != label:
                 labels[start + i] = label
                 changed += 1
+        start = stop
     return changed
 
 
@@ -156,13 +198,13 @@ cdef Py_ssize_t _fill_empty(
 
 cdef bint _lloyd(
     const floating[:, ::1] points, double[:, ::1] centres, long long[::1] labels,
-    long long[::1] sizes, floating[::1] closest, floating* lane, floating* best,
-    floating* choice, Py_ssize_t max_iter, double goal,
+    long long[::1] sizes, floating[::1] closest, floating[:, ::1] rounded, floating[:, ::1] lanes,
+    floating* best, floating* choice, Py_ssize_t max_iter, double goal,
 ) noexcept nogil:
     cdef Py_ssize_t few = labels.shape[0] // 100, changed, iteration, i, p
     cdef double before = INFINITY, inertia
     for iteration in range(max_iter):
-        changed = _assign(points, centres, labels, closest, lane, best, choice)
+        changed = _assign(points, centres, labels, closest, rounded, lanes, best, choice)
         inertia = 0.0
         for i in range(labels.shape[0]):
             inertia += closest[i]
@@ -178,34 +220,42 @@ cdef bint _lloyd(
     return True
 
 
+cdef void _weigh_moves(double size, floating* join, floating* leave) noexcept nogil:
+    """Write what distances count for a point that joins, or leaves, a cluster."""
+    join[0] = <floating>(size / (size + 1.0))
+    leave[0] = <floating>(size / (size - 1.0) if size > 1 else 0.0)
+
+
 cdef void _move_points(
     const floating[:, ::1] points, double[:, ::1] centres, long long[::1] labels,
-    long long[::1] sizes, floating* lane, floating* best, floating* own, double[::1] point,
-    double margin, Py_ssize_t max_iter,
+    long long[::1] sizes, floating[:, ::1] rounded, floating[:, ::1] lanes, floating[:, ::1] weights,
+    floating* best, floating* own, double[::1] point, double[::1] exact, double margin,
+    Py_ssize_t max_iter,
 ) noexcept nogil:
     cdef Py_ssize_t n_dims = points.shape[0], n_points = points.shape[1]
     cdef Py_ssize_t n_centres = centres.shape[0]
     cdef Py_ssize_t iteration, moved, start, stop, i, j, p, source, target
     cdef Py_ssize_t few = n_points // 200
-    cdef floating join, leave, near
-    cdef double lowest, present, distance, difference, cost
+    cdef floating[BLOCK] mine
+    cdef double lowest, present, cost
+    for p in range(n_centres):
+        _round_centre(centres, p, rounded)
+        _weigh_moves(sizes[p], &weights[0, p], &weights[1, p])
     for iteration in range(max_iter):
-        moved = 0
-        for start in range(0, n_points, 64):
-            stop = min(start + 64, n_points)
-            for i in range(stop - start):
-                best[i] = INFINITY
-                own[i] = 0.0
-            for p in range(n_centres):
-                _squared_distances(points, &centres[p, 0], start, stop, lane)
-                join = <floating>(sizes[p] / (sizes[p] + 1.0))
-                leave = <floating>(sizes[p] / (sizes[p] - 1.0) if sizes[p] > 1 else 0.0)
-                for i in range(stop - start):
-                    if labels[start + i] == p:
-                        own[i] = leave * lane[i]
-                    else:
-                        near = join * lane[i]
-                        best[i] = near if near < best[i] else best[i]
+        moved = start = 0
+        while start < n_points:
+            stop = min(start + BLOCK, n_points)
+            _block_distances(points, rounded, start, stop, lanes)
+            for i in range(BLOCK):
+                mine[i] = labels[start + i] if start + i < stop else -1
+            if floating is double:
+                moves_f64(
+                    &lanes[0, 0], n_centres, mine, &weights[0, 0], &weights[1, 0], best, own
+                )
+            else:
+                moves_f32(
+                    &lanes[0, 0], n_centres, mine, &weights[0, 0], &weights[1, 0], best, own
+                )
             for i in range(stop - start):
                 if <double>best[i] >= <double>own[i] * margin:
                     continue
@@ -214,18 +264,15 @@ cdef void _move_points(
                     continue
                 for j in range(n_dims):
                     point[j] = points[j, start + i]
+                exact_distances(&point[0], &centres[0, 0], n_dims, n_centres, &exact[0])
                 target = source
                 lowest = INFINITY
                 present = 0.0
                 for p in range(n_centres):
-                    distance = 0.0
-                    for j in range(n_dims):
-                        difference = point[j] - centres[p, j]
-                        distance += difference * difference
                     if p == source:
-                        present = sizes[p] / (sizes[p] - 1.0) * distance
+                        present = sizes[p] / (sizes[p] - 1.0) * exact[p]
                     else:
-                        cost = sizes[p] / (sizes[p] + 1.0) * distance
+                        cost = sizes[p] / (sizes[p] + 1.0) * exact[p]
                         if cost < lowest:
                             lowest = cost
                             target = p
@@ -236,8 +283,13 @@ cdef void _move_points(
                     centres[target, j] += (point[j] - centres[target, j]) / (sizes[target] + 1.0)
                 sizes[source] -= 1
                 sizes[target] += 1
+                _round_centre(centres, source, rounded)
+                _round_centre(centres, target, rounded)
+                _weigh_moves(sizes[source], &weights[0, source], &weights[1, source])
+                _weigh_moves(sizes[target], &weights[0, target], &weights[1, target])
                 labels[start + i] = target
                 moved += 1
+            start = stop
         if moved <= few:
             return
 
@@ -246,15 +298,21 @@ cdef double _inertia(
     const floating[:, ::1] points, const long long[::1] labels, double[:, ::1] centres,
     long long[::1] sizes,
 ) noexcept nogil:
-    cdef Py_ssize_t i, j
-    cdef double total = 0.0, distance, difference
+    cdef Py_ssize_t n_points = points.shape[1], start = 0, count, i, j
+    cdef double total = 0.0, difference
+    cdef double[BLOCK] distances
     _mean_centres(points, labels, centres, sizes)
-    for i in range(points.shape[1]):
-        distance = 0.0
-        for j in range(points.shape[0]):
-            difference = <double>points[j, i] - centres[labels[i], j]
-            distance += difference * difference
-        total += distance
+    while start < n_points:
+        count = min(<Py_ssize_t>BLOCK, n_points - start)
+        for i in range(count):
+            distances[i] = 0.0
+        for j in range(points.shape[0]):  # points as they lie in memory
+            for i in range(count):
+                difference = <double>points[j, start + i] - centres[labels[start + i], j]
+                distances[i] += difference * difference
+        for i in range(count):
+            total += distances[i]
+        start += count
     return total
 
 
@@ -289,9 +347,12 @@ def kmeans(
     cdef floating[::1] closest = np.empty(n_points, dtype=real)
     cdef floating[::1] lane = np.empty(n_points, dtype=real)
     cdef floating[::1] scratch = np.empty(n_points, dtype=real)
-    cdef double[::1] point = np.empty(n_dims)
-    cdef floating[64] best
-    cdef floating[64] own
+    cdef floating[:, ::1] rounded = np.empty((n_centres, n_dims), dtype=real)
+    cdef floating[:, ::1] lanes = np.empty((n_centres, BLOCK), dtype=real)
+    cdef floating[:, ::1] weights = np.empty((2, n_centres), dtype=real)
+    cdef double[::1] point = np.empty(n_dims), exact = np.empty(n_centres)
+    cdef floating[BLOCK] best
+    cdef floating[BLOCK] own
     cdef double lowest = INFINITY, inertia, margin = 1.0 - 16.0 * (
         2.220446049250313e-16 if floating is double else 1.1920928955078125e-07
     )
@@ -317,13 +378,13 @@ def kmeans(
                 for i in range(n_points):
                     trial_labels[i] = -1
             if not _lloyd(
-                points, centres, trial_labels, sizes, closest, &lane[0], best, own, max_iter,
-                lowest,
+                points, centres, trial_labels, sizes, closest, rounded, lanes, best, own,
+                max_iter, lowest,
             ):
                 continue
             _move_points(
-                points, centres, trial_labels, sizes, &lane[0], best, own, point, margin,
-                max_iter,
+                points, centres, trial_labels, sizes, rounded, lanes, weights, best, own, point,
+                exact, margin, max_iter,
             )
             inertia = _inertia(points, trial_labels, centres, sizes)
             if inertia < lowest or attempt == 0:
