@@ -12,7 +12,7 @@ from bench.machine import best_time, copy_bandwidth, product_rate, read_bandwidt
 from bench.rows import Found, Row, part_main
 from cvrcore import _backend, lloyd
 from cvrcore.clustering import Effort, cluster_points
-from cvrcore.spectral import NormalisedAffinity
+from cvrcore.normalised import NormalisedAffinity
 from cvrcore.store import LANES
 from cvrcore.threads import n_threads, run_chunks
 

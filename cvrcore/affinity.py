@@ -15,6 +15,7 @@ from .threads import run_chunks, single_blas_thread
 KERNELS: Final = ("rbf", "cosine", "laplacian", "sigmoid")
 #: Kernels whose affinity has no negative eigenvalue; tanh has no such promise.
 POSITIVE_KERNELS: Final = ("rbf", "cosine", "laplacian")
+_SMOOTH_KERNELS: Final = ("rbf", "cosine")
 _CHUNK: Final = 32  # rows of the affinity filled by one task, at most
 
 
@@ -56,6 +57,7 @@ class Affinity:
         self._proximity = np.empty((n_clients, n_clients), dtype=models.dtype)
         _backend.unit_offsets(models, self.reference, self.offsets, self._squares, self._nonzero)
         self.reference = self.offsets.mean(axis=0)
+        self.principal = Principal(self.offsets, kernel in _SMOOTH_KERNELS)
         self.update(np.arange(n_clients), models)
 
     def update(self, ids: Ids, models: Float) -> None:
@@ -64,6 +66,7 @@ class Affinity:
         squares, nonzero = np.empty(ids.size), np.empty(ids.size)
         _backend.unit_offsets(models, self.reference, offsets, squares, nonzero)
         self.offsets[ids] = offsets
+        self.principal.update(ids)
         self._squares[ids] = squares
         self._nonzero[ids] = nonzero
         fresh = np.empty((ids.size, self.offsets.shape[0]), dtype=self._proximity.dtype)
@@ -98,10 +101,6 @@ class Affinity:
             return True
         return len(np.unique(np.round(self.offsets / step), axis=0)) >= count
 
-    def principal(self) -> Principal:
-        """Return the principal axes of the rows."""
-        return Principal(self.offsets, self.kernel in ("rbf", "cosine"))
-
     def state(self) -> dict[str, Any]:
         """Return everything as arrays: a recomputed matrix would differ in its last bits."""
         return {
@@ -110,6 +109,7 @@ class Affinity:
             "squares": self._squares.copy(),
             "nonzero": self._nonzero.copy(),
             "proximity": self._proximity.copy(),
+            "principal": self.principal.state(),
         }
 
     @classmethod
@@ -123,6 +123,8 @@ class Affinity:
         found._nonzero = check_vector(state["nonzero"], "nonzero", n_clients).copy()
         proximity = check_matrix(state["proximity"], "proximity", (n_clients, n_clients))
         found._proximity = proximity.astype(found.offsets.dtype)
+        found.principal = Principal(found.offsets, kernel in _SMOOTH_KERNELS)
+        found.principal.restore(state.get("principal"))  # older states have none
         return found
 
     def _kernel_rows(self, ids: Ids, offsets: Float, rows: Float) -> None:

@@ -93,7 +93,7 @@ def spectral_embedding(
         return None
     positive = affinity.kernel in POSITIVE_KERNELS
     points, basis = spectral_points(
-        affinity.matrix(), n_coalitions, basis, positive, affinity.principal(), changed
+        affinity.matrix(), n_coalitions, basis, positive, affinity.principal, changed
     )
     # Eigenvectors are bounded and warm ones are float32: no digit is lost, and half the time.
     return points.astype(np.float32), basis

@@ -11,15 +11,15 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from . import _backend
 from ._validation import Float, Ids
+from .normalised import NormalisedAffinity
 from .principal import Principal
-from .subspace import FEW, Finish, Operator, chebyshev, rayleigh_ritz, steepest
-from .threads import run_chunks, single_blas_thread
+from .subspace import FEW, chebyshev, rayleigh_ritz, steepest
+from .threads import single_blas_thread
 
 TOLERANCE: Final = 1e-3  # residual of each eigenpair, relative to the smallest wanted value
 DENSE_LIMIT: Final = 1500  # clients up to which LAPACK solves a cold problem
@@ -27,7 +27,6 @@ _MAX_SWEEPS: Final = 5
 _MAX_DEGREE: Final = 24
 _ROUGH_DEGREE: Final = 10  # of the first filter after a guess
 NOBODY: Final = np.empty(0, dtype=np.int64)
-_CHUNK: Final = 256  # rows of the matrix that one task works on
 _MANY: Final = 4000  # clients from which the rest of a sweep is small beside its products
 
 
@@ -39,51 +38,6 @@ class Basis:
     values: Float  # Ritz values, largest first
     degree: int = 4  # of the filter that the next problem is likely to need
     products: int = 0  # matrix-block products spent, 0 for a direct solver
-
-
-class NormalisedAffinity(Operator):
-    """``S A S`` less its known leading eigenpair.
-
-    With eigenvalue 1 gone the entries are as small as the spectrum that is wanted, so that
-    float32 keeps seven digits of *it*: enough to iterate in, at half the cost.
-    """
-
-    def __init__(self, affinity: Float, dtype: Any = np.float64, positive: bool = True) -> None:
-        degrees = np.empty(affinity.shape[0])
-
-        def add(start: int, stop: int) -> None:
-            affinity[start:stop].sum(axis=1, dtype=np.float64, out=degrees[start:stop])
-
-        run_chunks(add, affinity.shape[0], _CHUNK)
-        self.inverse_root = 1.0 / np.sqrt(degrees)
-        self.lead = np.sqrt(degrees / degrees.sum())
-        self.mean_affinity = float(degrees.mean()) / degrees.size
-        super().__init__(np.empty(affinity.shape, dtype=dtype))
-        # Eigenvalue 1 becomes 0, or -1 where others may be negative and 0 would outrank them.
-        known = self.lead if positive else np.sqrt(2.0) * self.lead
-
-        def fill(start: int, stop: int) -> None:
-            _backend.normalise_rows(affinity, self.inverse_root, known, start, stop, self.matrix)
-
-        run_chunks(fill, affinity.shape[0], _CHUNK)
-
-    def apply(self, block: Float, finish: Finish | None = None) -> Float:
-        """Return the product with a block of vectors; chunks of rows are shared out."""
-        self.products += 1
-        product = np.empty_like(block)
-
-        def multiply(start: int, stop: int) -> None:
-            rows = slice(start, stop)
-            np.matmul(self.matrix[rows], block, out=product[rows])
-            if finish is not None:
-                finish(product[rows], rows)
-
-        run_chunks(multiply, product.shape[0], _CHUNK)
-        return product
-
-    def embed(self, vectors: Float) -> Float:
-        """Turn eigenvectors into points: one row per client."""
-        return vectors * self.inverse_root[:, None]
 
 
 def spectral_points(

@@ -1,43 +1,21 @@
-"""Filtered subspace iteration: the steps that work on any symmetric matrix.
+"""The steps of filtered subspace iteration, which `cvrcore.spectral` puts together.
 
-Blocks of vectors are filtered by a Chebyshev polynomial of the matrix and then turned into
-Ritz vectors, in float32; `cvrcore.spectral` puts the steps together.
+A block of vectors is filtered by a Chebyshev polynomial of the normalised affinity and then
+turned into Ritz vectors, in float32.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
 from . import _backend
 from ._validation import Float
+from .normalised import NormalisedAffinity
 
 FEW: Final = 160  # clients up to which our own small kernels beat calls of BLAS
-
-#: ``finish(part, rows)`` changes some rows of a product in place.
-Finish = Callable[[Float, slice], None]
-
-
-class Operator:
-    """A symmetric matrix, and how often it was multiplied with a block."""
-
-    def __init__(self, matrix: Float) -> None:
-        self.matrix = matrix
-        self.products = 0
-
-    def apply(self, block: Float, finish: Finish | None = None) -> Float:
-        """Return the product with a block of vectors.
-
-        `finish` changes some rows of it, those of a slice, while they are in cache.
-        """
-        self.products += 1
-        product = self.matrix @ block
-        if finish is not None:
-            finish(product, slice(None))
-        return product
 
 
 def steepest(best: float, worst: float) -> int:
@@ -47,7 +25,7 @@ def steepest(best: float, worst: float) -> int:
 
 
 def chebyshev(
-    operator: Operator,
+    operator: NormalisedAffinity,
     vectors: Float,
     image: Float | None,
     half: float,
@@ -90,7 +68,7 @@ def chebyshev(
 
 
 def rayleigh_ritz(
-    operator: Operator, block: Float, image: Float, n_wanted: int
+    operator: NormalisedAffinity, block: Float, image: Float, n_wanted: int
 ) -> tuple[Float, Float, Float, float]:
     """Return orthonormal Ritz vectors of a block's span, their images, values and error.
 

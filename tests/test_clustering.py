@@ -10,7 +10,8 @@ from threadpoolctl import threadpool_limits
 import cvrcore
 from cvrcore.affinity import KERNELS, Affinity
 from cvrcore.clustering import Effort, cluster_points, number_by_appearance
-from cvrcore.spectral import Basis, NormalisedAffinity, filtered_subspace, spectral_points
+from cvrcore.normalised import NormalisedAffinity
+from cvrcore.spectral import Basis, filtered_subspace, spectral_points
 
 
 def run_kmeans(kmeans, points, n_clusters, n_init, seed, start=(), n_swaps=0):

@@ -134,8 +134,7 @@ def test_same_selections_on_every_backend_and_any_number_of_threads(monkeypatch,
     """Tasks made small, so that every chunked loop really is in chunks."""
     monkeypatch.setattr("cvrcore.store._TASK", 2000)
     monkeypatch.setattr("cvrcore.estimator.Estimator._chunk", lambda self: 16)
-    monkeypatch.setattr("cvrcore.spectral._CHUNK", 32)
-    monkeypatch.setattr("cvrcore.principal._CHUNK", 32)
+    monkeypatch.setattr("cvrcore.normalised._CHUNK", 32)
     monkeypatch.setattr("cvrcore.affinity._CHUNK", 32)
 
     def run(build, threads):

@@ -7,8 +7,9 @@ from problems import flat_models, planted_models
 
 import cvrcore
 from cvrcore.affinity import Affinity
+from cvrcore.normalised import NormalisedAffinity
 from cvrcore.principal import Principal
-from cvrcore.spectral import TOLERANCE, NormalisedAffinity, spectral_points
+from cvrcore.spectral import TOLERANCE, spectral_points
 
 SIZE = (400, 100)
 
@@ -30,7 +31,7 @@ def solve(rounds, told):
     """Return the last basis and its affinity, and the products that rounds took."""
     basis, products = None, []
     for affinity in rounds:
-        principal = affinity.principal() if told else None
+        principal = affinity.principal if told else None
         _, basis = spectral_points(affinity.matrix(), 20, basis, principal=principal)
         products.append(basis.products)
     return basis, affinity, products[-8:]
@@ -63,10 +64,19 @@ def test_a_filtered_block_spans_the_leading_axes(decay):
     assert np.linalg.norm(missed, axis=0).max() < 0.01
 
 
-def test_the_gram_matrix_is_of_all_clients(monkeypatch):
-    monkeypatch.setattr("cvrcore.principal._CHUNK", 64)
-    rows = np.random.default_rng(6).normal(size=(150, 7)) + 3.0
-    assert_allclose(Principal(rows).gram, 149 * np.cov(rows.T), rtol=1e-4, atol=1e-3)
+def test_what_is_kept_is_that_of_the_rows_as_they_are():
+    """After rounds that replaced some of them, far from where they began."""
+    rng = np.random.default_rng(6)
+    rows = rng.normal(size=(150, 7))
+    principal = Principal(rows)
+    principal.coordinates(3)
+    for _ in range(20):
+        ids = rng.choice(150, size=9, replace=False)
+        rows[ids] = rng.normal(size=(9, 7)) + 3.0
+        principal.update(ids)
+    kept, mean, gram = principal._centred()
+    assert_allclose(kept - mean, rows - rows.mean(axis=0), atol=1e-5)
+    assert_allclose(gram, 149 * np.cov(rows.T), rtol=1e-4, atol=1e-3)
 
 
 def test_coordinates_are_those_of_a_singular_value_decomposition():
@@ -96,7 +106,7 @@ def test_it_is_used_where_it_pays(kernel, kind, size, wanted):
     affinity = Affinity(rows, kernel, 1.0 if kernel != "laplacian" else 0.01)
     mean = NormalisedAffinity(affinity.matrix()).mean_affinity
     assert_allclose(mean, affinity.matrix().mean())
-    assert affinity.principal().explains(mean, 32) == wanted
+    assert affinity.principal.explains(mean, 32) == wanted
 
 
 def test_equal_rows_and_rounding_between_them_are_no_start(monkeypatch):
@@ -115,8 +125,7 @@ def test_equal_rows_and_rounding_between_them_are_no_start(monkeypatch):
 
 
 def test_any_number_of_threads_selects_the_same(monkeypatch):
-    """In chunks of clients and of vectors, of rows close together."""
-    monkeypatch.setattr("cvrcore.principal._CHUNK", 64)
+    """In chunks of vectors, of rows close together."""
     monkeypatch.setattr("cvrcore.principal._COLUMNS", 8)
 
     def run(threads):
