@@ -10,8 +10,6 @@ contiguous, and clients that follow one another are read, and written, as they l
 Callers have validated shapes and dtypes; kernels write into arrays they are given.
 """
 
-import math
-
 import numpy as np
 
 from ._jit import njit
@@ -180,7 +178,8 @@ def regression_residual(
     projection, squares : float64 arrays of shape (n_features,)
         ``alpha_k r_k`` and ``r_k^2`` are added, ``r_k = history[slot, k]``, pair by pair.
     """
-    n_features = rows.shape[1]
+    n_features, real = rows.shape[1], rows.dtype.type
+    unit, factor = real(scale), real(weight)
     sums = np.empty(n_features, dtype=rows.dtype)
     for asked in range(clients.shape[0]):
         k, line = clients[asked], groups[asked]
@@ -190,12 +189,11 @@ def regression_residual(
             sums[:] = start
         _add_pair(past, leads, _first(begin, asked), n_past, k, lead[line], sums)
         for d in range(n_features):
-            entry = scale * np.float64(sums[d])
-            most = np.float64(diagonal[k, d]) * np.float64(variances[line, d])
+            entry = unit * sums[d]
+            most = diagonal[k, d] * variances[line, d]
             if entry * entry > most:  # rounding, rates that differ, or a window
-                entry = math.copysign(math.sqrt(most), entry)
-            delta = np.float64(rows[k, d]) - entry * np.float64(slopes[line, d])
-            history[slot, k, d] = weight * delta
+                entry = np.copysign(np.sqrt(most), entry)
+            history[slot, k, d] = factor * (rows[k, d] - entry * slopes[line, d])
         _add_sums(history[slot, k], alpha[k], projection, squares)
 
 

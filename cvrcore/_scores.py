@@ -1,7 +1,8 @@
 """Kernels for the variance-reduction score; Cython twin: ``cvrcore_ext/_scores.pyx``.
 
 Callers have validated shapes and dtypes; kernels write into arrays they are given.
-Arrays of shape (n_clients, n_features) may be float32 or float64, sums run in float64.
+Arrays of shape (n_clients, n_features) may be float32 or float64, and so is the arithmetic on
+their entries; sums over coordinates or clients run in float64.
 """
 
 import numpy as np
@@ -56,7 +57,7 @@ def variance_reduction(moment, diagonal, floor, scores):
         for d in range(n_features):
             u = np.float64(moment[k, d])
             q = np.float64(diagonal[k, d])
-            terms[d] = (u * u) / q if q > floor[d] else 0.0
+            terms[d] = u / q * u if q > floor[d] else 0.0
         scores[k] = _sum_in_lanes(terms)
 
 
@@ -75,26 +76,25 @@ def advance_moments(
     moment, diagonal : arrays of shape (n_clients, n_features)
     history : array of shape (capacity, n_clients, n_features)
         ``r_k = history[slot, k]``.
-    projection : float64 array of shape (n_features,)
-        ``gain (r . alpha)``.
+    projection : array of shape (n_features,)
+        ``gain (r . alpha)``, as precise as the moments.
     keep, gain : float
         ``1 - g`` and g of the step, the latter in units of the residuals stored.
-    floor : float64 array of shape (n_features,)
-        ``relative * mean_k C^d_kk`` after the step.
+    floor : array of shape (n_features,)
+        ``relative * mean_k C^d_kk`` after the step, as precise as the moments.
     scores : float64 array of shape (n_clients,)
     """
-    n_features = moment.shape[1]
+    n_features, real = moment.shape[1], moment.dtype.type
+    held, share = real(keep), real(gain)
     terms = np.empty(n_features)
     for k in range(start, stop):
         # Three short loops: few arrays in each, so that compilers can tell them apart.
         for d in range(n_features):
-            residual = np.float64(history[slot, k, d])
-            moment[k, d] = keep * np.float64(moment[k, d]) + residual * projection[d]
+            moment[k, d] = held * moment[k, d] + history[slot, k, d] * projection[d]
         for d in range(n_features):
-            residual = np.float64(history[slot, k, d])
-            diagonal[k, d] = keep * np.float64(diagonal[k, d]) + gain * (residual * residual)
+            residual = history[slot, k, d]
+            diagonal[k, d] = held * diagonal[k, d] + share * (residual * residual)
         for d in range(n_features):
-            u = np.float64(moment[k, d])
-            q = np.float64(diagonal[k, d])
-            terms[d] = (u * u) / q if q > floor[d] else 0.0
+            u, q = moment[k, d], diagonal[k, d]
+            terms[d] = np.float64(u / q * u) if q > floor[d] else 0.0
         scores[k] = _sum_in_lanes(terms)

@@ -120,7 +120,7 @@ class Estimator:
         keep, gain = 1.0 - rate, rate / slot.weight**2
         self._torn = True  # until everything that follows is done
         self.floor = keep * self.floor + gain * DIAGONAL_FLOOR / self.n_clients * squares
-        projection *= gain
+        step, floor = (a.astype(self.dtype) for a in (gain * projection, self.floor))
 
         def advance(start: int, stop: int) -> None:
             _backend.advance_moments(
@@ -128,10 +128,10 @@ class Estimator:
                 self.diagonal,
                 slot.block,
                 slot.place,
-                projection,
+                step,
                 keep,
                 gain,
-                self.floor,
+                floor,
                 start,
                 stop,
                 self.scores,

@@ -21,9 +21,11 @@ from ._validation import (
     check_vector,
 )
 from .inclusion import successive_inclusion
+from .threads import run_chunks
 
 SCORES: Final = ("raw", "zscore", "log")
 LAWS: Final = ("boltzmann", "argmax", "uniform")
+_CHUNK: Final = 65_536  # clients of one task
 _TIE = 1e-9  # scores this close, relative to the largest, are equal: no backend decides
 
 
@@ -59,30 +61,61 @@ class Groups(NamedTuple):
 
 
 class Law(NamedTuple):
-    """Eq. (11) for everybody, and how many eligible clients each coalition has."""
+    """Eq. (11) for everybody, and how many eligible clients each coalition has.
+
+    Worked out over fixed chunks of clients: the number of threads changes no bit.
+    """
 
     probabilities: Float  # (n_clients,), 0 for those not eligible
-    sizes: Ids  # (n_coalitions,)
+    counts: Ids  # (n_chunks, n_coalitions)
 
     @classmethod
     def of(cls, scores: Float, coalitions: Ids, eligible: Mask, temperature: float) -> Law:
         """Return the Boltzmann law of each coalition."""
-        sizes = np.empty(int(coalitions.max()) + 1, dtype=np.int64)
-        law = np.empty(coalitions.size)
-        kept = eligible.view(np.uint8)
-        _backend.boltzmann_law(coalitions, kept, scores, temperature, sizes, law)
-        return cls(law, sizes)
+        n_clients, n_labels = coalitions.size, int(coalitions.max()) + 1
+        law, kept = np.empty(n_clients), eligible.view(np.uint8)
+        shape = (-(-n_clients // _CHUNK), n_labels)
+        counts, tops, totals = np.empty(shape, dtype=np.int64), np.empty(shape), np.empty(shape)
+
+        def survey(start: int, stop: int) -> None:
+            found = (counts[start // _CHUNK], tops[start // _CHUNK])
+            _backend.law_tops(coalitions, kept, scores, start, stop, *found)
+
+        def weigh(start: int, stop: int) -> None:
+            what = (coalitions, kept, scores, top, temperature, start, stop)
+            _backend.law_weights(*what, totals[start // _CHUNK], law)
+
+        def share(start: int, stop: int) -> None:
+            _backend.law_shares(coalitions, total, start, stop, law)
+
+        run_chunks(survey, n_clients, _CHUNK)
+        top = tops.max(axis=0)
+        run_chunks(weigh, n_clients, _CHUNK)
+        total = totals.sum(axis=0)
+        run_chunks(share, n_clients, _CHUNK)
+        return cls(law, counts)
 
     def gives_one_each(self, n_select: int) -> bool:
         """Return whether a coalition gets one place if it has anybody, and nothing is left."""
-        return np.count_nonzero(self.sizes) == min(n_select, int(self.sizes.sum()))
+        sizes = self.counts.sum(axis=0)
+        return np.count_nonzero(sizes) == min(n_select, int(sizes.sum()))
 
     def draw(self, coalitions: Ids, eligible: Mask, rng: np.random.Generator) -> Ids:
         """Draw a client from each coalition that has one; the clients of `draw`, sooner."""
-        picked = np.empty_like(self.sizes)
-        uniforms, kept = rng.random(int(self.sizes.sum())), eligible.view(np.uint8)
-        _backend.draw_one_each(coalitions, kept, self.probabilities, uniforms, self.sizes, picked)
-        return picked[picked >= 0]
+        counts, kept = self.counts.T, eligible.view(np.uint8)
+        uniforms = rng.random(int(counts.sum()))  # those of one coalition lie together
+        ends = np.cumsum(counts).reshape(counts.shape)
+        places = np.ascontiguousarray((ends - counts).T)
+        times, picked = np.empty(places.shape), np.empty_like(places)
+
+        def draw_some(start: int, stop: int) -> None:
+            chunk = start // _CHUNK
+            what = (coalitions, kept, self.probabilities, uniforms, start, stop)
+            _backend.draw_one_each(*what, places[chunk], times[chunk], picked[chunk])
+
+        run_chunks(draw_some, coalitions.size, _CHUNK)
+        first = picked[times.argmin(axis=0), np.arange(picked.shape[1])]
+        return first[first >= 0]
 
 
 def log_law(

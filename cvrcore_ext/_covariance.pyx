@@ -4,14 +4,12 @@ from cython cimport floating
 from libc.stdlib cimport free, malloc
 
 cdef extern from "_history.h":
-    void add_f64(const double*, const double*, Py_ssize_t, double*) nogil
-    void add_f32(const float*, const float*, Py_ssize_t, float*) nogil
     enum: STEPS
-    void add_steps_f64(
-        const double*, Py_ssize_t, const double*, Py_ssize_t, Py_ssize_t, double*
+    void add_f64(
+        const double*, Py_ssize_t, const double*, Py_ssize_t, Py_ssize_t, Py_ssize_t, double*
     ) nogil
-    void add_steps_f32(
-        const float*, Py_ssize_t, const float*, Py_ssize_t, Py_ssize_t, float*
+    void add_f32(
+        const float*, Py_ssize_t, const float*, Py_ssize_t, Py_ssize_t, Py_ssize_t, float*
     ) nogil
 
 cdef extern from "_predict.h":
@@ -20,7 +18,7 @@ cdef extern from "_predict.h":
         Py_ssize_t, double*,
     ) nogil
     void predict_f32(
-        const float*, double, const float*, const float*, const float*, const float*, double,
+        const float*, float, const float*, const float*, const float*, const float*, float,
         Py_ssize_t, float*,
     ) nogil
     void sums_f64(
@@ -52,37 +50,26 @@ cdef void _add_group(
     Py_ssize_t start, Py_ssize_t stop, floating* sums,
 ) noexcept nogil:
     """Add r_s[k] r_s[j] of pairs start .. stop - 1; others and sums are theirs alone."""
-    cdef Py_ssize_t n_features = history.shape[2], step = 0, at, asked, first = 0
+    cdef Py_ssize_t n_features = history.shape[2], step = 0, at, stop_at, asked
     cdef Py_ssize_t stride = history.shape[1] * n_features, lead = leads.shape[1] * n_features
     cdef const floating* own
     cdef const floating* other
     cdef floating* out
     cdef bint some = begin.shape[0] > 0
     while step < n_stored:
+        stop_at = min(step + STEPS, n_stored)
         for asked in range(start, stop):
-            if some:
-                first = begin[asked]
-                if first >= step + STEPS:
-                    continue
-            own = &history[0, clients[asked], 0]
-            other = &leads[0, others[asked - start], 0]
-            out = sums + (asked - start) * n_features
-            if first <= step and step + STEPS <= n_stored:
-                if floating is double:
-                    add_steps_f64(
-                        own + step * stride, stride, other + step * lead, lead, n_features, out
-                    )
-                else:
-                    add_steps_f32(
-                        own + step * stride, stride, other + step * lead, lead, n_features, out
-                    )
+            at = max(step, begin[asked]) if some else step
+            if at >= stop_at:
                 continue
-            for at in range(max(step, first), min(step + STEPS, n_stored)):
-                if floating is double:
-                    add_f64(own + at * stride, other + at * lead, n_features, out)
-                else:
-                    add_f32(own + at * stride, other + at * lead, n_features, out)
-        step += STEPS
+            own = &history[at, clients[asked], 0]
+            other = &leads[at, others[asked - start], 0]
+            out = sums + (asked - start) * n_features
+            if floating is double:
+                add_f64(own, stride, other, lead, stop_at - at, n_features, out)
+            else:
+                add_f32(own, stride, other, lead, stop_at - at, n_features, out)
+        step = stop_at
 
 
 def add_history(
@@ -205,14 +192,14 @@ def regression_residual(
     const long long[::1] begin,
     const floating[:, :, ::1] leads,
     const long long[::1] lead,
-    double scale,
+    floating scale,
     const floating[:, ::1] slopes,
     const floating[:, ::1] variances,
     const floating[:, ::1] diagonal,
     const floating[:, ::1] rows,
     const long long[::1] clients,
     const long long[::1] groups,
-    double weight,
+    floating weight,
     floating[:, :, ::1] history,
     Py_ssize_t slot,
     const double[::1] alpha,

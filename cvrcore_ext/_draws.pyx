@@ -1,39 +1,67 @@
 """Cython twin of ``cvrcore/_draws.py``: same names, same arithmetic."""
 
-import numpy as np
-
 from libc.math cimport INFINITY, exp, log1p
 
 
-def boltzmann_law(
+def law_tops(
     const long long[::1] labels,
     const unsigned char[::1] kept,
     const double[::1] scores,
-    double temperature,
+    Py_ssize_t start,
+    Py_ssize_t stop,
     long long[::1] sizes,
-    double[::1] law,
+    double[::1] tops,
 ):
-    """Write pi_p(k) ~ exp(v_k / temperature) of kept clients into law, Eq. (11)."""
-    cdef Py_ssize_t n_labels = sizes.shape[0], k, p
-    cdef double below, least = -800.0 * temperature
-    cdef double[::1] tops = np.full(n_labels, -np.inf), totals = np.zeros(n_labels)
+    """Count kept clients of each coalition, and find their largest score."""
+    cdef Py_ssize_t k, p
     with nogil:
-        for p in range(n_labels):
-            sizes[p] = 0
-        for k in range(labels.shape[0]):
+        for p in range(sizes.shape[0]):
+            sizes[p], tops[p] = 0, -INFINITY
+        for k in range(start, stop):
             if kept[k]:
                 p = labels[k]
                 sizes[p] += 1
                 tops[p] = max(tops[p], scores[k])
-        for k in range(labels.shape[0]):
+
+
+def law_weights(
+    const long long[::1] labels,
+    const unsigned char[::1] kept,
+    const double[::1] scores,
+    const double[::1] tops,
+    double temperature,
+    Py_ssize_t start,
+    Py_ssize_t stop,
+    double[::1] totals,
+    double[::1] law,
+):
+    """Write exp((v_k - top) / temperature) of kept clients into law, Eq. (11), and sum it."""
+    cdef Py_ssize_t k, p
+    cdef double below, least = -800.0 * temperature
+    with nogil:
+        for p in range(totals.shape[0]):
+            totals[p] = 0.0
+        for k in range(start, stop):
             law[k] = 0.0
             if kept[k]:
                 p = labels[k]
                 below = scores[k] - tops[p]
                 law[k] = exp(below / temperature) if below > least else 0.0
                 totals[p] += law[k]
-        for k in range(labels.shape[0]):
-            if kept[k]:
+
+
+def law_shares(
+    const long long[::1] labels,
+    const double[::1] totals,
+    Py_ssize_t start,
+    Py_ssize_t stop,
+    double[::1] law,
+):
+    """Divide law by the sum over each coalition, totals."""
+    cdef Py_ssize_t k
+    with nogil:
+        for k in range(start, stop):
+            if law[k] > 0.0:
                 law[k] /= totals[labels[k]]
 
 
@@ -42,20 +70,19 @@ def draw_one_each(
     const unsigned char[::1] kept,
     const double[::1] law,
     const double[::1] uniforms,
-    const long long[::1] sizes,
+    Py_ssize_t start,
+    Py_ssize_t stop,
+    long long[::1] places,
+    double[::1] times,
     long long[::1] picked,
 ):
     """Draw one kept client of each coalition by law: the least of exponential times."""
-    cdef Py_ssize_t n_labels = sizes.shape[0], k, p
-    cdef long long total = 0
+    cdef Py_ssize_t k, p
     cdef double u, time
-    cdef double[::1] times = np.full(n_labels, INFINITY)
-    cdef long long[::1] places = np.empty(n_labels, dtype=np.int64)
     with nogil:
-        for p in range(n_labels):
-            picked[p], places[p] = -1, total
-            total += sizes[p]
-        for k in range(labels.shape[0]):
+        for p in range(places.shape[0]):
+            times[p], picked[p] = INFINITY, -1
+        for k in range(start, stop):
             if not kept[k]:
                 continue
             p = labels[k]

@@ -17,39 +17,37 @@
 typedef double many_f64 __attribute__((vector_size(REGISTER), aligned(8), may_alias));
 typedef float many_f32 __attribute__((vector_size(REGISTER), aligned(4), may_alias));
 
-#define DEFINE_ADD(NAME, REAL, MANY)                                                              \
-    static inline void NAME(const REAL *a, const REAL *b, ptrdiff_t n_features, REAL *out) {      \
-        enum { WIDE = REGISTER / sizeof(REAL) };                                                  \
-        ptrdiff_t d = 0;                                                                          \
-        for (; d + WIDE <= n_features; d += WIDE)                                                 \
-            *(MANY *)(out + d) += *(const MANY *)(a + d) * *(const MANY *)(b + d);                \
-        for (; d < n_features; d++)                                                               \
-            out[d] += a[d] * b[d];                                                                \
-    }
-
-DEFINE_ADD(add_f64, double, many_f64)
-DEFINE_ADD(add_f32, float, many_f32)
-
-/* The same of STEPS residuals, each `stride_a` and `stride_b` after the last, in their order: sums
-   are read and written once for all of them. */
+/* Of n_steps residuals, STEPS at most, each `stride_a` and `stride_b` after the last, in their order:
+   sums are read and written once for all of them. */
 #define STEPS 4
-#define DEFINE_ADD_STEPS(NAME, REAL, MANY)                                                        \
-    static inline void NAME(const REAL *a, ptrdiff_t stride_a, const REAL *b, ptrdiff_t stride_b, \
-                            ptrdiff_t n_features, REAL *out) {                                    \
+#define DEFINE_ADD(NAME, REAL, MANY)                                                              \
+    static inline __attribute__((always_inline)) void NAME##_few(                                 \
+        const REAL *a, ptrdiff_t stride_a, const REAL *b, ptrdiff_t stride_b, int n_steps,        \
+        ptrdiff_t n_features, REAL *out) {                                                        \
         enum { WIDE = REGISTER / sizeof(REAL) };                                                  \
         ptrdiff_t d = 0;                                                                          \
         for (; d + WIDE <= n_features; d += WIDE) {                                               \
             MANY sum = *(MANY *)(out + d);                                                        \
-            for (int s = 0; s < STEPS; s++)                                                       \
-                sum += *(const MANY *)(a + s * stride_a + d) * *(const MANY *)(b + s * stride_b + d); \
+            for (int s = 0; s < n_steps; s++)                                                     \
+                sum += *(const MANY *)(a + s * stride_a + d) *                                    \
+                       *(const MANY *)(b + s * stride_b + d);                                     \
             *(MANY *)(out + d) = sum;                                                             \
         }                                                                                         \
         for (; d < n_features; d++)                                                               \
-            for (int s = 0; s < STEPS; s++)                                                       \
+            for (int s = 0; s < n_steps; s++)                                                     \
                 out[d] += a[s * stride_a + d] * b[s * stride_b + d];                              \
+    }                                                                                             \
+    static void NAME(const REAL *a, ptrdiff_t stride_a, const REAL *b, ptrdiff_t stride_b,        \
+                     ptrdiff_t n_steps, ptrdiff_t n_features, REAL *out) {                        \
+        switch (n_steps) {                                                                        \
+        case 1: NAME##_few(a, stride_a, b, stride_b, 1, n_features, out); break;                  \
+        case 2: NAME##_few(a, stride_a, b, stride_b, 2, n_features, out); break;                  \
+        case 3: NAME##_few(a, stride_a, b, stride_b, 3, n_features, out); break;                  \
+        case STEPS: NAME##_few(a, stride_a, b, stride_b, STEPS, n_features, out); break;          \
+        }                                                                                         \
     }
 
-DEFINE_ADD_STEPS(add_steps_f64, double, many_f64)
-DEFINE_ADD_STEPS(add_steps_f32, float, many_f32)
+DEFINE_ADD(add_f64, double, many_f64)
+DEFINE_ADD(add_f32, float, many_f32)
 
 #endif

@@ -1,6 +1,7 @@
 /* One covariance step on a client's `C alpha` and `diag C`, and its score, in one pass.
 
-   No fused multiply-add, and the score summed in eight lanes: the bits of the plain loop. */
+   In the precision of the arrays, with no fused multiply-add, but for the score: that is summed in
+   double, in eight lanes. The bits of the plain loop. */
 
 #ifndef CVRCORE_MOMENTS_H
 #define CVRCORE_MOMENTS_H
@@ -9,42 +10,46 @@
 
 #include "_fours.h"
 
-#define DEFINE_ADVANCE(NAME, REAL, VECTOR, UP, DOWN)                                              \
+/* `WIDE` coordinates at a time, a divisor of eight. */
+#define DEFINE_ADVANCE(NAME, REAL, VECTOR, MASK, WIDE, ADD)                                       \
     static double NAME(REAL *restrict moment, REAL *restrict diagonal,                            \
-                       const REAL *restrict residual, const double *restrict projection,          \
-                       double keep, double gain, const double *restrict floor,                    \
-                       ptrdiff_t n_features) {                                                    \
+                       const REAL *restrict residual, const REAL *restrict projection, REAL keep, \
+                       REAL gain, const REAL *restrict floor, ptrdiff_t n_features) {             \
         fours_f64 sums[2] = {{0}};                                                                \
         ptrdiff_t d = 0;                                                                          \
         for (; d + 8 <= n_features; d += 8)                                                       \
-            for (int half = 0; half < 2; half++) {                                                \
-                const ptrdiff_t at = d + 4 * half;                                                \
-                VECTOR *const m = (VECTOR *)(moment + at), *const q = (VECTOR *)(diagonal + at);  \
-                const fours_f64 share = *(const fours_f64 *)(projection + at);                    \
-                const fours_f64 r = UP(*(const VECTOR *)(residual + at));                         \
-                const VECTOR next_m = DOWN(keep * UP(*m) + r * share);                            \
-                const VECTOR next_q = DOWN(keep * UP(*q) + gain * (r * r));                       \
-                const fours_f64 u = UP(next_m), v = UP(next_q);                                   \
-                const fours_mask counts = v > *(const fours_f64 *)(floor + at);                   \
-                sums[half] += (fours_f64)((fours_mask)(u * u / v) & counts);                      \
-                *m = next_m;                                                                      \
-                *q = next_q;                                                                      \
+            for (int part = 0; part < 8; part += WIDE) {                                          \
+                VECTOR *const m = (VECTOR *)(moment + d + part);                                  \
+                VECTOR *const q = (VECTOR *)(diagonal + d + part);                                \
+                const VECTOR r = *(const VECTOR *)(residual + d + part);                          \
+                const VECTOR u = keep * *m + r * *(const VECTOR *)(projection + d + part);        \
+                const VECTOR v = keep * *q + gain * (r * r);                                      \
+                const MASK counts = v > *(const VECTOR *)(floor + d + part);                      \
+                const VECTOR terms = (VECTOR)((MASK)(u / v * u) & counts);                        \
+                ADD(sums, terms, part);                                                           \
+                *m = u;                                                                           \
+                *q = v;                                                                           \
             }                                                                                     \
         double lanes[8];                                                                          \
         for (int lane = 0; lane < 8; lane++)                                                      \
             lanes[lane] = sums[lane / 4][lane % 4];                                               \
         for (ptrdiff_t e = d; e < n_features; e++) { /* what the registers leave */               \
-            const double r = residual[e];                                                         \
-            moment[e] = (REAL)(keep * (double)moment[e] + r * projection[e]);                     \
-            diagonal[e] = (REAL)(keep * (double)diagonal[e] + gain * (r * r));                    \
-            const double u = moment[e], v = diagonal[e];                                          \
-            lanes[e - d] += v > floor[e] ? u * u / v : 0.0;                                       \
+            const REAL r = residual[e];                                                           \
+            const REAL u = keep * moment[e] + r * projection[e];                                  \
+            const REAL v = keep * diagonal[e] + gain * (r * r);                                   \
+            lanes[e - d] += v > floor[e] ? u / v * u : 0;                                         \
+            moment[e] = u;                                                                        \
+            diagonal[e] = v;                                                                      \
         }                                                                                         \
         return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +                                  \
                ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));                                   \
     }
 
-DEFINE_ADVANCE(advance_f64, double, fours_f64, SAME, SAME)
-DEFINE_ADVANCE(advance_f32, float, fours_f32, WIDEN, NARROW)
+#define ADD_FOUR(sums, terms, part) sums[(part) / 4] += terms
+#define ADD_EIGHT(sums, terms, part)                                                              \
+    sums[0] += WIDEN(HALF(terms, 0)), sums[1] += WIDEN(HALF(terms, 1))
+
+DEFINE_ADVANCE(advance_f64, double, fours_f64, fours_mask, 4, ADD_FOUR)
+DEFINE_ADVANCE(advance_f32, float, eights_f32, eights_mask, 8, ADD_EIGHT)
 
 #endif

@@ -9,7 +9,7 @@ cdef extern from "_moments.h":
         double*, double*, const double*, const double*, double, double, const double*, Py_ssize_t,
     ) nogil
     double advance_f32(
-        float*, float*, const float*, const double*, double, double, const double*, Py_ssize_t,
+        float*, float*, const float*, const float*, float, float, const float*, Py_ssize_t,
     ) nogil
 
 
@@ -56,7 +56,7 @@ def variance_reduction(
             for d in range(n_features):
                 u = moment[k, d]
                 q = diagonal[k, d]
-                terms[d] = (u * u) / q if q > floor[d] else 0.0
+                terms[d] = u / q * u if q > floor[d] else 0.0
             scores[k] = _sum_in_lanes(terms)
 
 
@@ -65,10 +65,10 @@ def advance_moments(
     floating[:, ::1] diagonal,
     const floating[:, :, ::1] history,
     Py_ssize_t slot,
-    const double[::1] projection,
-    double keep,
-    double gain,
-    const double[::1] floor,
+    const floating[::1] projection,
+    floating keep,
+    floating gain,
+    const floating[::1] floor,
     Py_ssize_t start,
     Py_ssize_t stop,
     double[::1] scores,

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 FAULTS = [
     ("_scores", "relative * (floor[d] / n_clients)", "relative * floor[d]", "scores covariance"),
     ("_scores", "lanes[d - blocks] += terms[d]", "lanes[0] = terms[d]", "scores"),
-    ("_scores", "terms[d] = (u * u) / q if q > floor[d] else 0.0\n        scores[k]", "terms[d] = (u * u) / q\n        scores[k]", "scores"),
+    ("_scores", "terms[d] = u / q * u if q > floor[d] else 0.0", "terms[d] = u / q * u", "scores"),
     ("_covariance", "return max(begin[asked], 0) if begin.shape[0] > 0 else 0", "return 0", "covariance coalition"),
     ("_covariance", "while step < n_stored:", "while step < n_stored - 1:", "covariance coalition"),
     ("_covariance", "row = k * (k + 1) // 2 + j if k >= j else", "row = k * (k + 1) // 2 + j if k > j + 1 else", "covariance coalition"),
@@ -60,8 +60,8 @@ FAULTS = [
     ("state", "os.replace(temporary, path)", "path.write_bytes(temporary.read_bytes()); temporary.unlink()", "killed"),
     ("_covariance", "projection[d] += share * value", "projection[d] += value", "covariance coalition"),
     ("_covariance", "squares[d] += value * value", "squares[d] += value", "covariance coalition"),
-    ("_scores", "keep * np.float64(moment[k, d]) + residual * projection[d]", "keep * np.float64(moment[k, d]) - residual * projection[d]", "scores coalition"),
-    ("_scores", "keep * np.float64(diagonal[k, d]) + gain", "np.float64(diagonal[k, d]) + gain", "scores coalition"),
+    ("_scores", "held * moment[k, d] + history", "held * moment[k, d] - history", "scores coalition"),
+    ("_scores", "held * diagonal[k, d] + share", "diagonal[k, d] + share", "scores coalition"),
     ("_covariance", "if entry * entry > most:", "if entry > most:", "covariance coalition"),
     ("_covariance", "- coefficients[asked] * np.float64(rows[j, d])", "+ coefficients[asked] * np.float64(rows[j, d])", "covariance coalition"),
     ("_covariance", "inverse = 1.0 / variance if variance > floor[d] else 0.0", "inverse = 1.0 / max(variance, 1e-300)", "covariance coalition"),
@@ -69,7 +69,7 @@ FAULTS = [
     ("estimator", "self.ones *= keep", "self.ones *= 1.0", "coalition stateful"),
     ("estimator", "self.moment * share + self.ones * (1.0 - share)", "self.moment", "coalition stateful"),
     ("selectors/coalition", "1.0 / (estimator.updates + 2)", "1.0 / (estimator.updates + 1)", "coalition stateful"),
-    ("_covariance", "math.copysign(math.sqrt(most), entry)", "math.sqrt(most)", "covariance coalition"),
+    ("_covariance", "np.copysign(np.sqrt(most), entry)", "np.sqrt(most)", "covariance coalition"),
     ("_lloyd", "best = products[i, 0] - halves[0]", "best = products[i, 0]", "lloyd"),
     ("_lloyd", "sizes[label] += 1", "sizes[label] += 2", "lloyd"),
     ("_covariance", "_add_pair(past, leads, _first(begin, asked)", "_add_pair(past, leads, 0", "covariance coalition"),
@@ -84,6 +84,8 @@ FAULTS = [
     ("state", "if sum(member.file_size for member in members) > len(content):", "if False:", "fuzz_states"),
     ("_covariance", "n_past, k, lead[line], sums)", "n_past, k, lead[0], sums)", "covariance coalition"),
     ("_draws", "below > least else 0.0", "below > 0.0 else 0.0", "sampling"),
+    ("sampling", "tops.max(axis=0)", "tops[0]", "sampling"),
+    ("sampling", "totals.sum(axis=0)", "totals[0]", "sampling"),
     ("_draws", "places[p] += 1", "places[p] += 0", "sampling"),
     ("_draws", "-math.log1p(-u) / law[k]", "-math.log1p(-u)", "sampling"),
     ("_groups", "n_found += j >= 0 and j != client", "n_found += j != client", "covariance coalition"),
@@ -96,7 +98,7 @@ FAULTS = [
     ("principal", "units[start] * edge, part", "edge, part", "principal"),
     ("pairs", "out[~self._known[start:stop]] = fresh", "out[~self._known[start:stop]] = 0.0", "coalition covariance"),
     ("pairs", "self.reached.ravel()[places] = n_rounds", "self.reached.ravel()[places] = n_rounds - 1", "coalition covariance"),
-    ("sampling", "return picked[picked >= 0]", "return picked[1:]", "sampling coalition"),
+    ("sampling", "return first[first >= 0]", "return first[1:]", "sampling coalition"),
 ]  # fmt: skip
 
 

@@ -71,9 +71,8 @@ def test_recursion_equals_the_full_matrices(kernels, n_clients, n_features, dtyp
         projection = rate * (alpha @ residual)
         half = n_clients // 2
         for part in ((0, half), (half, n_clients)):
-            kernels["advance_moments"](
-                moment, diagonal, history, 1, projection, 1 - rate, rate, floor, *part, scores
-            )
+            told = (projection.astype(dtype), 1 - rate, rate, floor.astype(dtype))
+            kernels["advance_moments"](moment, diagonal, history, 1, *told, *part, scores)
         outer = np.einsum("kd,jd->dkj", residual, residual, dtype=float)
         cov = cov + (outer - cov) / (s + 2)
         assert_allclose(scores, naive.variance_reduction(cov, weights), rtol=tolerance)
