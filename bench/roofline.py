@@ -77,7 +77,9 @@ def covariance_kernels(roof, rng, n, most):
     def add(start, stop):
         # Entries stay in cache, as in the estimator: one task's, not all clients'.
         entries, part = np.zeros((stop - start, width), np.float32), slice(start, stop)
-        _backend.add_history(history, kept, clients[part], others[part], begin[part], entries)
+        _backend.add_history(
+            history, kept, clients[part], others[part], begin[part], entries, begin[:0]
+        )
 
     area = n_many * kept * width
     seconds = best_time(parallel(add, n_many, chunk))
@@ -88,7 +90,8 @@ def score_kernels(roof, rng, n, most):
     width, chunk = 300, 436
     history = rng.standard_normal((1, n, width), dtype=np.float32)
     moment, diagonal = np.ones((2, n, width), dtype=np.float32)
-    projection, floor, scores = np.ones(width), np.zeros(width), np.empty(n)
+    projection, floor = np.ones(width, dtype=np.float32), np.zeros(width, dtype=np.float32)
+    scores = np.empty(n)
 
     def advance(start, stop):
         _backend.advance_moments(
@@ -98,7 +101,7 @@ def score_kernels(roof, rng, n, most):
     seconds = best_time(parallel(advance, n, chunk))
     # Residual read; both moments read and written. Eight operations and a division each.
     area = n * width
-    yield roof.fraction("advance_moments", seconds, 20 * area, 9 * area, "float64", most)
+    yield roof.fraction("advance_moments", seconds, 20 * area, 9 * area, "float32", most)
 
 
 def clustering_kernels(roof, rng, n, most):

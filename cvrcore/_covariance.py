@@ -24,6 +24,12 @@ def _first(begin, asked):
 
 
 @njit
+def _place(places, asked):
+    """Return the row of `entries` that is a pair's."""
+    return places[asked] if places.shape[0] > 0 else asked
+
+
+@njit
 def _add_pair(history, leads, step, n_stored, k, j, sums):
     """Add ``history[s, k] leads[s, j]`` to `sums`, s from `step` to `n_stored` - 1, in order."""
     while step < n_stored:
@@ -33,8 +39,8 @@ def _add_pair(history, leads, step, n_stored, k, j, sums):
 
 
 @njit
-def add_history(history, n_stored, clients, others, begin, entries):
-    """Add ``sum_s r_s[k] r_s[j]`` to ``entries[i]``, k and j the i-th pair, s in order.
+def add_history(history, n_stored, clients, others, begin, entries, places):
+    """Add ``sum_s r_s[k] r_s[j]`` to an entry, k and j the i-th pair, s in order.
 
     Parameters
     ----------
@@ -45,11 +51,13 @@ def add_history(history, n_stored, clients, others, begin, entries):
         The pairs.
     begin : int64 array of shape (n_asked,) or (0,)
         First residual to add; negative means 0, and so does an empty array.
-    entries : array of shape (n_asked, n_features)
+    entries : array of shape (n_entries, n_features)
+    places : int64 array of shape (n_asked,) or (0,)
+        Which of them is each pair's, no two alike; empty: the i-th.
     """
     for asked in range(clients.shape[0]):
-        k, j = clients[asked], others[asked]
-        _add_pair(history, history, _first(begin, asked), n_stored, k, j, entries[asked])
+        k, j, sums = clients[asked], others[asked], entries[_place(places, asked)]
+        _add_pair(history, history, _first(begin, asked), n_stored, k, j, sums)
 
 
 @njit
@@ -127,6 +135,7 @@ def regression_slopes(diagonal, rows, first, floor, slopes, variances):
 def regression_residual(
     start,
     entries,
+    places,
     past,
     n_past,
     begin,
@@ -155,10 +164,10 @@ def regression_residual(
     Parameters
     ----------
     start : float
-    entries : array of shape (n_asked, n_features) or (0, n_features)
+    entries : array of shape (n_entries, n_features) or (0, n_features)
         ``C_kj / scale`` of each pair but for the sum over `past`, which is added. Empty,
         where each is `start` to begin with and nobody asks for the sum.
-    past, n_past, begin
+    places, past, n_past, begin
         As in `add_history`.
     leads : array of shape (capacity, n_leads, n_features)
         Residuals of representatives, at hand or `past` itself.
@@ -184,7 +193,7 @@ def regression_residual(
     for asked in range(clients.shape[0]):
         k, line = clients[asked], groups[asked]
         if entries.shape[0] > 0:
-            sums = entries[asked]
+            sums = entries[_place(places, asked)]
         else:
             sums[:] = start
         _add_pair(past, leads, _first(begin, asked), n_past, k, lead[line], sums)

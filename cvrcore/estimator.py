@@ -108,9 +108,8 @@ class Estimator:
 
         def predict(start: int, stop: int, news: tuple[Any, ...]) -> None:
             asked = store.read(pairs, start, stop)
-            entries = (asked.start, asked.sums, asked.block, asked.used, asked.begin)
-            _backend.regression_residual(*entries, *learned, *news)
-            store.keep(pairs, start, stop, asked.sums)
+            _backend.regression_residual(*asked, *learned, *news)
+            store.keep(pairs, start, stop)
 
         return predict
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from . import _backend
-from ._validation import Float, Ids
+from ._validation import Ids
 
 
 class Pairs(NamedTuple):
@@ -69,14 +69,18 @@ class PairCache:
         self._places = pairs.clients * self.SLOTS + slots
         return np.where(self._known, self.reached.ravel()[self._places], 0)
 
-    def read(self, start: int, stop: int, fresh: float, out: Float) -> None:
-        """Write known sums, or `fresh`, of pairs `start` .. `stop` - 1 of the last `find`."""
-        np.take(self.values, self._places[start:stop], axis=0, out=out, mode="clip")
-        out[~self._known[start:stop]] = fresh
+    def lend(self, start: int, stop: int, fresh: float) -> Ids:
+        """Return where in `values` sums are, of pairs `start` .. `stop` - 1 of the last `find`.
 
-    def write(self, others: Ids, start: int, stop: int, n_rounds: int, sums: Float) -> None:
-        """Keep the sums of pairs `start` .. `stop` - 1 of the last `find`."""
+        Those not known are `fresh`. They may be changed, and count as not known until `keep`.
+        """
         places = self._places[start:stop]
-        self.values[places] = sums
+        self.others.ravel()[places] = -1
+        self.values[places[~self._known[start:stop]]] = fresh
+        return places
+
+    def keep(self, others: Ids, start: int, stop: int, n_rounds: int) -> None:
+        """Take note of what the sums lent hold by now."""
+        places = self._places[start:stop]
         self.others.ravel()[places] = others
         self.reached.ravel()[places] = n_rounds

@@ -21,7 +21,7 @@ STORES: Final = ("auto", "dense", "factored", "window", "none")
 LANES: Final = 16  # coordinates in one block of the dense part
 DEFERRED: Final = 16  # residuals that wait before one pass folds them into the dense part
 _NEAR: Final = 16_000_000  # bytes of a residual up to which its rows are near each other
-_FIRST: Final = np.empty(0, dtype=np.int64)  # sums begin with the first residual
+_FIRST: Final = np.empty(0, dtype=np.int64)  # as they come, from the first residual on
 _TASK: Final = 4_000_000  # multiply-adds per task: smaller ones cost more than they save
 
 
@@ -39,6 +39,7 @@ class Entries(NamedTuple):
 
     start: float  # what each is so far, if `sums` is empty
     sums: Float  # what each is so far
+    places: Ids  # which of them is each pair's; empty: as they were asked for
     block: Float
     used: int
     begin: Ids  # empty: from the first
@@ -142,19 +143,21 @@ class CovarianceStore:
         ones = self.ones / self.history.stands_for if wrapped else self.ones
         *parts, (block, used) = self.history.parts() or [(self._nothing, 0)]
         if self.base is None and self._cache is None and not parts:
-            return Entries(ones, self._none, block, used, begin)
-        part, sums = pairs.part(start, stop), np.empty((stop - start, self.n_features), self.dtype)
+            return Entries(ones, self._none, _FIRST, block, used, begin)
+        part, places = pairs.part(start, stop), _FIRST
         clients, others = part.clients, part.others
-        if self.base is not None:
+        if self._cache is not None:
+            sums, places = self._cache.values, self._cache.lend(start, stop, ones)
+        elif self.base is not None:
+            sums = np.empty((stop - start, self.n_features), self.dtype)
             _backend.read_base(self.base, clients, others, sums)
-        elif self._cache is not None:
-            self._cache.read(start, stop, ones, sums)
         else:
-            sums[:] = ones
+            sums = np.full((stop - start, self.n_features), ones, self.dtype)
         for earlier, n in parts:
-            _backend.add_history(earlier, n, clients, others, begin, sums)
+            if not begin.size or begin.min() < n:
+                _backend.add_history(earlier, n, clients, others, begin, sums, places)
             begin = begin - n
-        return Entries(ones, sums, block, used, begin)
+        return Entries(ones, sums, places, block, used, begin)
 
     def leads(self, first: Ids) -> tuple[Float, Ids]:
         """Return residuals that hold those of representatives, of the last block, and where.
@@ -167,12 +170,11 @@ class CovarianceStore:
             return block, first
         return np.take(block[:used], first, axis=1), np.arange(first.size)
 
-    def keep(self, pairs: Pairs, start: int, stop: int, sums: Float) -> None:
-        """Take back what `read` gave, with the rest added, to continue from another time."""
-        if self._cache is None:
-            return
-        others = pairs.part(start, stop).others
-        self._cache.write(others, start, stop, self.history.count, sums)
+    def keep(self, pairs: Pairs, start: int, stop: int) -> None:
+        """Take note that to what `read` gave the rest was added: it is continued another time."""
+        if self._cache is not None:
+            others = pairs.part(start, stop).others
+            self._cache.keep(others, start, stop, self.history.count)
 
     def open(self, rate: float) -> Slot:
         """Return where to write the residual of the step ``C <- (1 - rate) C + rate r r^T``."""
@@ -212,12 +214,13 @@ class CovarianceStore:
         pairs = Pairs.of(coalitions, np.append(np.arange(n_clients), -1))
         self.ask(pairs)
         asked = self.read(pairs, 0, pairs.clients.size)
-        found = asked.sums
+        found, places = asked.sums, asked.places
         if not found.size:
             found = np.full((pairs.clients.size, self.n_features), asked.start, self.dtype)
         which = (pairs.clients, pairs.others, asked.begin)
-        _backend.add_history(asked.block, asked.used, *which, found)
-        self.keep(pairs, 0, pairs.clients.size, found)
+        _backend.add_history(asked.block, asked.used, *which, found, places)
+        self.keep(pairs, 0, pairs.clients.size)
+        found = found[places] if places.size else found
         out = np.empty((self.n_clients, self.n_features))
         out[pairs.clients] = found * (self.unit / self.scale)
         return out

@@ -35,7 +35,7 @@ cdef extern from "_fold.h":
 
 
 cdef enum:
-    MOST = 64  # clients at a time
+    MOST = 160  # clients at a time
     SUMS = 16384  # of all of them: these stay in cache
 
 
@@ -47,14 +47,13 @@ cdef Py_ssize_t _group(Py_ssize_t n_features) noexcept nogil:
 cdef void _add_group(
     const floating[:, :, ::1] history, const floating[:, :, ::1] leads, Py_ssize_t n_stored,
     const long long[::1] clients, const long long* others, const long long[::1] begin,
-    Py_ssize_t start, Py_ssize_t stop, floating* sums,
+    Py_ssize_t start, Py_ssize_t stop, floating** sums,
 ) noexcept nogil:
     """Add r_s[k] r_s[j] of pairs start .. stop - 1; others and sums are theirs alone."""
     cdef Py_ssize_t n_features = history.shape[2], step = 0, at, stop_at, asked
     cdef Py_ssize_t stride = history.shape[1] * n_features, lead = leads.shape[1] * n_features
     cdef const floating* own
     cdef const floating* other
-    cdef floating* out
     cdef bint some = begin.shape[0] > 0
     while step < n_stored:
         stop_at = min(step + STEPS, n_stored)
@@ -64,11 +63,10 @@ cdef void _add_group(
                 continue
             own = &history[at, clients[asked], 0]
             other = &leads[at, others[asked - start], 0]
-            out = sums + (asked - start) * n_features
             if floating is double:
-                add_f64(own, stride, other, lead, stop_at - at, n_features, out)
+                add_f64(own, stride, other, lead, stop_at - at, n_features, sums[asked - start])
             else:
-                add_f32(own, stride, other, lead, stop_at - at, n_features, out)
+                add_f32(own, stride, other, lead, stop_at - at, n_features, sums[asked - start])
         step = stop_at
 
 
@@ -79,16 +77,22 @@ def add_history(
     const long long[::1] others,
     const long long[::1] begin,
     floating[:, ::1] entries,
+    const long long[::1] places,
 ):
-    """Add sum_s r_s[k] r_s[j] to entries[i], k and j the i-th pair, s in order."""
+    """Add sum_s r_s[k] r_s[j] to an entry, k and j the i-th pair, s in order."""
     cdef Py_ssize_t n_asked = clients.shape[0], group = _group(entries.shape[1]), start = 0
+    cdef Py_ssize_t stop, asked
+    cdef bint placed = places.shape[0] > 0
+    cdef floating* sums[MOST]
     with nogil:
         while start < n_asked:
+            stop = min(start + group, n_asked)
+            for asked in range(start, stop):
+                sums[asked - start] = &entries[places[asked] if placed else asked, 0]
             _add_group(
-                history, history, n_stored, clients, &others[start], begin, start,
-                min(start + group, n_asked), &entries[start, 0],
+                history, history, n_stored, clients, &others[start], begin, start, stop, sums
             )
-            start += group
+            start = stop
 
 
 def read_base(
@@ -187,6 +191,7 @@ def regression_slopes(
 def regression_residual(
     double start,
     floating[:, ::1] entries,
+    const long long[::1] places,
     const floating[:, :, ::1] past,
     Py_ssize_t n_past,
     const long long[::1] begin,
@@ -209,12 +214,12 @@ def regression_residual(
     """Write weight (theta_k - c_k theta_j) into history[slot, k], Eq. (13); add its sums."""
     cdef Py_ssize_t n_features = rows.shape[1], n_asked = clients.shape[0]
     cdef Py_ssize_t group = _group(n_features), base = 0, stop, asked, k, line, d
-    cdef bint fresh = entries.shape[0] == 0
+    cdef bint fresh = entries.shape[0] == 0, placed = places.shape[0] > 0
     cdef long long[MOST] others
+    cdef floating* sums[MOST]
     cdef const floating* residuals[MOST]
     cdef double shares[MOST]
     cdef floating* room = <floating*>malloc(group * n_features * sizeof(floating))
-    cdef floating* sums = room
     if room == NULL:
         raise MemoryError("no memory to predict clients in")
     with nogil:
@@ -222,25 +227,25 @@ def regression_residual(
             stop = min(base + group, n_asked)
             if fresh:
                 for d in range(group * n_features):
-                    sums[d] = <floating>start
-            else:
-                sums = &entries[base, 0]
+                    room[d] = <floating>start
             for asked in range(base, stop):
                 others[asked - base] = lead[groups[asked]]
+                if fresh:
+                    sums[asked - base] = room + (asked - base) * n_features
+                else:
+                    sums[asked - base] = &entries[places[asked] if placed else asked, 0]
             _add_group(past, leads, n_past, clients, others, begin, base, stop, sums)
             for asked in range(base, stop):
                 k, line = clients[asked], groups[asked]
                 if floating is double:
                     predict_f64(
-                        sums + (asked - base) * n_features, scale, &slopes[line, 0],
-                        &variances[line, 0], &rows[k, 0], &diagonal[k, 0], weight, n_features,
-                        &history[slot, k, 0],
+                        sums[asked - base], scale, &slopes[line, 0], &variances[line, 0],
+                        &rows[k, 0], &diagonal[k, 0], weight, n_features, &history[slot, k, 0],
                     )
                 else:
                     predict_f32(
-                        sums + (asked - base) * n_features, scale, &slopes[line, 0],
-                        &variances[line, 0], &rows[k, 0], &diagonal[k, 0], weight, n_features,
-                        &history[slot, k, 0],
+                        sums[asked - base], scale, &slopes[line, 0], &variances[line, 0],
+                        &rows[k, 0], &diagonal[k, 0], weight, n_features, &history[slot, k, 0],
                     )
                 residuals[asked - base] = &history[slot, k, 0]
                 shares[asked - base] = alpha[k]

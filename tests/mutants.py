@@ -96,7 +96,8 @@ FAULTS = [
     ("principal", "gram -= old.T @ old", "gram -= 0.99 * (old.T @ old)", "principal"),
     ("principal", "self.smooth and fits", "fits", "principal"),
     ("principal", "units[start] * edge, part", "edge, part", "principal"),
-    ("pairs", "out[~self._known[start:stop]] = fresh", "out[~self._known[start:stop]] = 0.0", "coalition covariance"),
+    ("pairs", "self.values[places[~self._known[start:stop]]] = fresh", "self.values[places[~self._known[start:stop]]] = 0.0", "coalition covariance"),
+    ("pairs", "self.others.ravel()[places] = -1", "pass", "covariance"),
     ("pairs", "self.reached.ravel()[places] = n_rounds", "self.reached.ravel()[places] = n_rounds - 1", "coalition covariance"),
     ("sampling", "return first[first >= 0]", "return first[1:]", "sampling coalition"),
 ]  # fmt: skip

@@ -38,8 +38,16 @@ def test_history_entries_match_naive(kernels, n_clients, n_features, n_steps, dt
     expected[clients] = entries
     expected = naive.history_entries(used, pairs, begin, expected)[clients]
 
-    told = begin[:0] if whole else begin  # nothing: from the first
-    kernels["add_history"](history, n_steps, clients, others[clients], told, entries)
+    if whole:  # nothing told: from the first, and entries as they were asked for
+        none = begin[:0]
+        kernels["add_history"](history, n_steps, clients, others[clients], none, entries, none)
+    else:
+        places = rng.permutation(2 * n_clients)[:n_clients]
+        room = np.full((2 * n_clients, n_features), np.nan, dtype=dtype)
+        room[places] = entries
+        kernels["add_history"](history, n_steps, clients, others[clients], begin, room, places)
+        entries = room[places]
+        assert np.isnan(np.delete(room, places, axis=0)).all()
 
     # Sums run in the residuals' own precision.
     tolerance = {"rtol": 1e-12, "atol": 1e-14} if dtype == np.float64 else {"atol": 1e-5}
@@ -90,7 +98,10 @@ def predict(kernels, entries, past, n_past, begin, scale, diagonal, floor, rows,
     kernels["regression_slopes"](diagonal, rows, pairs.first, floor, slopes, variances)
     leads = np.take(past, pairs.first, axis=1), np.arange(pairs.first.size)
     known = (*leads, scale, slopes, variances, diagonal, rows, pairs.clients, pairs.groups)
-    kernels["regression_residual"](*entries, past, n_past, begin, *known, *news)
+    start, own = entries
+    places = np.arange(own.shape[0])[::-1].copy()  # each pair's in another place
+    own = own[places]
+    kernels["regression_residual"](start, own, places, past, n_past, begin, *known, *news)
 
 
 @pytest.mark.parametrize(("n_clients", "n_features"), [(1, 1), (9, 5), (33, 17), (161, 301)])
@@ -224,6 +235,28 @@ def test_pairs_are_all_who_follow_somebody_else():
     assert_array_equal(pairs.clients, [1, 3, 5])
     other = Pairs.of(1 - labels.clip(0, 1), np.array([0, 1]))
     assert_array_equal(other.clients, [2, 3, 4, 5, 6])  # by id, not by coalition
+
+
+def test_sums_that_were_lent_and_not_taken_back_are_made_anew():
+    """A round that was cut off in the middle leaves nothing that a later one would go on from."""
+    rng = np.random.default_rng(8)
+    store = CovarianceStore(6, 3, "factored", np.float64)
+    twin = CovarianceStore(6, 3, "factored", np.float64)
+    representative = np.array([0, 0, 0, 3, 3, 3])
+
+    def check():
+        ours, theirs = store.entries(representative), twin.entries(representative)
+        assert_array_equal(ours[[1, 2, 4, 5]], theirs[[1, 2, 4, 5]])
+
+    for step in range(24):
+        residual = rng.normal(size=(6, 3))
+        store.append(residual, 1 / (step + 2))
+        twin.append(residual, 1 / (step + 2))
+        check()
+    pairs = Pairs.of(representative, np.append(np.arange(6), -1))
+    store.ask(pairs)
+    store.read(pairs, 0, pairs.clients.size).sums[:] += 1.0  # and no `keep`
+    check()
 
 
 def test_representatives_far_apart_are_copied_to_one_place(monkeypatch):
