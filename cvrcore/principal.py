@@ -19,7 +19,7 @@ from .threads import run_chunks
 
 _NEAR: Final = 0.8  # mean affinity from which rows count as close together
 _COLUMNS: Final = 32  # vectors of one task
-_DAMPING: Final = 300.0  # of what is not wanted: about as much as the affinity differs
+_DAMPING: Final = 500.0  # of what is not wanted: about as much as the affinity differs
 _MAX_DEGREE: Final = 48
 
 
@@ -65,7 +65,7 @@ class Principal:
         4 products with the affinity of 11.
         """
         n_clients, n_features = self.offsets.shape
-        fits = FEW < n_clients and 2 * n_vectors <= n_features <= n_clients // 2
+        fits = FEW < n_clients and 1.5 * n_vectors <= n_features <= n_clients // 2
         return self.smooth and fits and mean_affinity >= _NEAR
 
     def coordinates(self, n_vectors: int) -> Float:

@@ -153,7 +153,7 @@ def filtered_subspace(
         if excess <= 1.0:
             # Aim at half the tolerance next time: too much work costs less than a second sweep.
             spare = math.log(0.5 / max(excess, 1e-6)) / growth
-            likely = min(max(spent - math.floor(min(spare, 1.0)), 0), _MAX_DEGREE)
+            likely = min(max(spent - math.floor(min(spare, max(1.0, spent / 2))), 0), _MAX_DEGREE)
             damped = image[:, :n_wanted] / values[:n_wanted]
             vectors[:, :n_wanted] = damped  # guard vectors may be of next to nothing
             return Basis(vectors, values, likely, operator.products)
