@@ -61,8 +61,8 @@ class Principal:
     def explains(self, mean_affinity: float, n_vectors: int) -> bool:
         """Return whether `filtered` saves more than it costs.
 
-        At K = 1000 on flat rows, with a mean affinity of 0.99, 0.9 and 0.8, it leaves 1, 2 and
-        4 products with the affinity of 11.
+        At K = 1000 on flat rows, with a mean affinity of 0.99, 0.9 and 0.8, it leaves two, four
+        and five products with the affinity of eleven.
         """
         n_clients, n_features = self.offsets.shape
         fits = FEW < n_clients and 1.5 * n_vectors <= n_features <= n_clients // 2
