@@ -51,15 +51,7 @@ def kernels(mode):
                     f"cvrcore_ext.{level}.{subject}",
                     [str(source)],
                     include_dirs=["cvrcore_ext"],
-                    depends=[
-                        "cvrcore_ext/_fold.h",
-                        "cvrcore_ext/_fours.h",
-                        "cvrcore_ext/_history.h",
-                        "cvrcore_ext/_moments.h",
-                        "cvrcore_ext/_multiply.h",
-                        "cvrcore_ext/_near.h",
-                        "cvrcore_ext/_predict.h",
-                    ],
+                    depends=sorted(map(str, Path("cvrcore_ext").glob("*.h"))),
                     extra_compile_args=FLAGS + flags,
                 )
             )

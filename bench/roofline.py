@@ -13,8 +13,8 @@ from bench.rows import Found, Row, part_main
 from cvrcore import _backend, lloyd
 from cvrcore.clustering import Effort, cluster_points
 from cvrcore.normalised import NormalisedAffinity
-from cvrcore.store import LANES
 from cvrcore.threads import n_threads, run_chunks
+from cvrcore.triangles import DEFERRED, LANES, pairs_held
 
 PART = "roofline"
 
@@ -56,17 +56,18 @@ def parallel(work, length, chunk):
 
 
 def covariance_kernels(roof, rng, n, most):
-    """fold_history and add_history, as the store calls them."""
-    stored, width = 16, 4 * LANES
-    base = np.ones((width // LANES, n * (n + 1) // 2, LANES))
+    """fold_triangles and add_history, as the store calls them."""
+    stored, width = DEFERRED, 8 * LANES
+    base = np.ones((width // LANES, pairs_held(n), LANES))
     history = rng.standard_normal((stored, n, width))
 
     def fold(start, stop):
-        _backend.fold_history(base, history, stored, start, stop)
+        for block in range(start, stop):
+            _backend.fold_triangles(base, history, 0, stored, block)
 
     pairs = n * (n + 1) / 2 * width
     seconds = best_time(parallel(fold, width // LANES, 1))
-    yield roof.fraction("fold_history", seconds, 16 * pairs, 2 * pairs * stored, "float64", most)
+    yield roof.fraction("fold_triangles", seconds, 16 * pairs, 2 * pairs * stored, "float64", most)
 
     n_many, kept, width = 5 * n, 32, 300
     history = rng.standard_normal((kept, n_many, width), dtype=np.float32)

@@ -1,11 +1,11 @@
 """Kernels of the covariance store; Cython twin: ``cvrcore_ext/_covariance.pyx``.
 
-The store keeps, for every coordinate d, ``C^d = scale * (base^d + sum_s r_s^d r_s^dT)``:
-a dense part and the residuals not yet folded into it. `base` holds packed lower triangles,
-LANES coordinates at a time: shape (D / LANES rounded up, K (K + 1) / 2, LANES), row
-``i (i + 1) / 2 + j`` for i >= j, so that all pairs of one block of coordinates stay in
-cache while residuals are folded in. Residuals come in chunks of shape (T, K, D): each is
-contiguous, and clients that follow one another are read, and written, as they lie.
+The store keeps, for every coordinate d, ``C^d = scale * (1 + sum_s r_s^d r_s^dT)``, as the
+residuals r_s or as sums of all pairs of clients. Residuals come in chunks of shape (T, K, D):
+each is contiguous, and clients that follow one another are read, and written, as they lie.
+Sums are lower triangles, LANES coordinates at a time, of squares of EDGE x EDGE clients: shape
+(D / LANES rounded up, n_pairs, LANES), n_pairs by `_pair`. Squares on the diagonal are whole,
+and the last ones padded, so that a fold goes through memory as it lies.
 
 Callers have validated shapes and dtypes; kernels write into arrays they are given.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from ._jit import njit
 
-LANES = 16
+LANES, EDGE = 8, 12
 
 
 @njit
@@ -61,39 +61,66 @@ def add_history(history, n_stored, clients, others, begin, entries, places):
 
 
 @njit
-def read_base(base, clients, others, entries):
-    """Copy the dense part of C_kj into ``entries[i]``, k and j the i-th pair."""
-    n_features = entries.shape[1]
-    for asked in range(clients.shape[0]):
-        k, j = clients[asked], others[asked]
-        row = k * (k + 1) // 2 + j if k >= j else j * (j + 1) // 2 + k
-        for block in range(base.shape[0]):
-            for d in range(block * LANES, min(block * LANES + LANES, n_features)):
-                entries[asked, d] = base[block, row, d - block * LANES]
+def _pair(k, j):
+    """Return where a pair is in a block of the triangles."""
+    high, low = max(k, j), min(k, j)
+    square = (high // EDGE) * (high // EDGE + 1) // 2 + low // EDGE
+    return (square * EDGE + high % EDGE) * EDGE + low % EDGE
 
 
 @njit
-def fold_history(base, history, n_stored, start, stop):
-    """Add all stored outer products to blocks `start` .. `stop` - 1 of the packed base."""
-    _, n_clients, n_features = history.shape
-    packed = np.empty((n_clients, n_stored, LANES))
+def read_triangles(base, recent, steps, waiting, clients, others, entries):
+    """Write C_kj into ``entries[i]``, k and j the i-th pair, with the residuals that wait.
+
+    Parameters
+    ----------
+    base : array of shape (n_blocks, n_pairs, LANES)
+    recent : array of shape (n_recent, n_clients, n_features)
+        Residual s is at ``s % n_recent``.
+    steps : int
+        Residuals so far.
+    waiting : int64 array of shape (n_blocks,)
+        How many of the last ones each block does not hold yet.
+    clients, others : int64 arrays of shape (n_asked,)
+    entries : array of shape (n_asked, n_features)
+    """
+    n_features = entries.shape[1]
+    for asked in range(clients.shape[0]):
+        k, j = clients[asked], others[asked]
+        row = _pair(k, j)
+        for block in range(base.shape[0]):
+            low, high = block * LANES, min(block * LANES + LANES, n_features)
+            for d in range(low, high):
+                entries[asked, d] = base[block, row, d - low]
+            for s in range(steps - waiting[block], steps):
+                place = s % recent.shape[0]
+                for d in range(low, high):
+                    entries[asked, d] += recent[place, k, d] * recent[place, j, d]
+
+
+@njit
+def fold_triangles(base, history, first, n_stored, block):
+    """Add outer products of residuals, from `first` on round the ring, to one block."""
+    n_places, n_clients, n_features = history.shape
+    n_padded = -(-n_clients // EDGE) * EDGE
+    packed = np.zeros((n_padded, n_stored, LANES))
     totals = np.empty(LANES)
-    for block in range(start, stop):
-        for k in range(n_clients):
+    for k in range(n_clients):
+        for step in range(n_stored):
+            place = (first + step) % n_places
+            for lane in range(min(LANES, n_features - block * LANES)):
+                packed[k, step, lane] = history[place, k, block * LANES + lane]
+    for i in range(n_padded):
+        for j in range((i // EDGE + 1) * EDGE):
+            square = (i // EDGE) * (i // EDGE + 1) // 2 + j // EDGE
+            row = (square * EDGE + i % EDGE) * EDGE + j % EDGE
+            for lane in range(LANES):
+                totals[lane] = np.float64(base[block, row, lane])
             for step in range(n_stored):
                 for lane in range(LANES):
-                    d = block * LANES + lane
-                    packed[k, step, lane] = history[step, k, d] if d < n_features else 0.0
-        for i in range(n_clients):
-            for j in range(i + 1):
-                row = i * (i + 1) // 2 + j
-                for lane in range(LANES):
-                    totals[lane] = np.float64(base[block, row, lane])
-                for step in range(n_stored):
-                    for lane in range(LANES):
-                        totals[lane] += packed[i, step, lane] * packed[j, step, lane]
-                for lane in range(LANES):
-                    base[block, row, lane] = totals[lane]
+                    totals[lane] += packed[i, step, lane] * packed[j, step, lane]
+            for lane in range(LANES):
+                base[block, row, lane] = totals[lane]
 
 
 @njit

@@ -12,7 +12,8 @@ from .memory import free_memory, show_bytes
 from .nystrom import LANDMARKS
 from .pairs import PairCache
 from .spectral import DENSE_LIMIT, block_width
-from .store import DEFERRED, LANES, STORES
+from .store import STORES
+from .triangles import DEFERRED, LANES, pairs_held
 
 CLUSTERINGS: Final = ("auto", "exact", "nystrom")
 EXACT_LIMIT: Final = 12_000  # clients up to which the whole affinity is worth its time
@@ -216,7 +217,7 @@ def _store_of(
     one = n_clients * n_features * size  # a residual
     cache = PairCache.SLOTS * one
     padded = -(-n_features // LANES) * LANES
-    dense = n_clients * (n_clients + 1) // 2 * padded * size + DEFERRED * one
+    dense = pairs_held(n_clients) * padded * size + DEFERRED * one
     history = -(-n_clients // 2) * one + cache  # what "auto" may hold before it folds
     if window is not None:
         window = check_count(window, "window")

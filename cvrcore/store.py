@@ -12,17 +12,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from . import _backend
-from ._validation import Float, Ids, check_matrix, check_number
+from ._validation import Float, Ids, check_number
 from .history import BLOCK, History
 from .pairs import PairCache, Pairs
-from .threads import Chunks, begin_chunks
+from .triangles import Triangles
 
 STORES: Final = ("auto", "dense", "factored", "window", "none")
-LANES: Final = 16  # coordinates in one block of the dense part
-DEFERRED: Final = 16  # residuals that wait before one pass folds them into the dense part
 _NEAR: Final = 16_000_000  # bytes of a residual up to which its rows are near each other
 _FIRST: Final = np.empty(0, dtype=np.int64)  # as they come, from the first residual on
-_TASK: Final = 4_000_000  # multiply-adds per task: smaller ones cost more than they save
 
 
 class Slot(NamedTuple):
@@ -46,14 +43,12 @@ class Entries(NamedTuple):
 
 
 class CovarianceStore:
-    """C^d for every d, as a dense part plus residuals not yet folded into it.
+    """C^d for every d: ``C = scale * (ones + sum_s r_s r_s^T)``.
 
-    ``C = scale * (base + sum_s r_s r_s^T)``. "factored" never folds: O(K t D) memory.
-    "dense" folds every sixteen rounds into packed triangles, O(K^2 D / 2), while clients
-    train: a fold begins with the sixteenth residual and ends at the next call. "auto" begins
-    factored and becomes dense, in the same way, when that is smaller, after K / 2 rounds, or
-    sooner when little of what is asked for can be continued from an earlier answer; or it
-    keeps a window of the last rounds, where neither fits.
+    "factored" keeps the residuals: O(K t D) memory. "dense" keeps the sums, of all pairs, see
+    `cvrcore.triangles`. "auto" begins factored and becomes dense when that is smaller, after
+    K / 2 rounds, or sooner when little of what is asked for can be continued from an earlier
+    answer; or it keeps a window of the last rounds, where neither fits.
 
     Parameters
     ----------
@@ -79,31 +74,29 @@ class CovarianceStore:
         self.kind, self.dtype = kind, np.dtype(dtype)
         self.may_be_dense = may_be_dense
         self.scale = 1.0
-        self.ones = 1.0  # share of C(1), all ones, in `base`, in units of scale
-        self.base: Float | None = None
+        self.ones = 1.0  # share of C(1), all ones, in units of scale
+        self.triangles: Triangles | None = None
         self.history = History(n_clients, n_features, dtype, window)
         self._streamed = 0.0  # residuals read in a round, of all clients, on average
         self._begin = _FIRST
         self._nothing = np.empty((1, 1, n_features), dtype=dtype)  # stands for no block at all
         self._none = np.empty((0, n_features), dtype=dtype)
         self._cache: PairCache | None = None
-        self._room: Float | None = None  # for a dense part that the next `close` begins
-        self._folding: Chunks | None = None
+        self._room: Triangles | None = None  # what the next `close` makes the store dense with
         if kind == "dense":
-            self.base = self._new_base(n_clients)
-            self.history = History(n_clients, n_features, dtype, DEFERRED)
+            self.triangles = Triangles(n_clients, n_features, dtype, self.ones)
 
     @property
     def form(self) -> str:
         """Return "dense", "factored" or "window": what the store is at present."""
-        if self.base is not None:
+        if self.triangles is not None:
             return "dense"
         return "window" if self.history.wrapped else "factored"
 
     @property
     def nbytes(self) -> int:
         """Return the bytes held."""
-        dense = 0 if self.base is None else self.base.nbytes
+        dense = 0 if self.triangles is None else self.triangles.nbytes
         cached = 0 if self._cache is None else self._cache.values.nbytes
         return dense + cached + self.history.nbytes
 
@@ -118,7 +111,7 @@ class CovarianceStore:
         """Prepare to `read` entries of these pairs."""
         self._settle()
         self._begin = _FIRST
-        if self.base is not None or self.history.wrapped:
+        if self.triangles is not None or self.history.wrapped:
             return
         pays = PairCache.pays(self.history.window) and self.history.count >= BLOCK // 2
         if self._cache is None and pays:
@@ -133,24 +126,27 @@ class CovarianceStore:
         """Return what entries that are `read` count in; a window's stand for all rounds."""
         return self.scale * self.history.stands_for if self.history.wrapped else self.scale
 
+    def _start(self) -> float:
+        """Return what entries that are `read` begin with."""
+        return self.ones / self.history.stands_for if self.history.wrapped else self.ones
+
     def read(self, pairs: Pairs, start: int, stop: int) -> Entries:
         """Return ``C_kj / unit`` of pairs `start` .. `stop` - 1.
 
         All but the sum over the last block of residuals: who goes through a client's history
         anyway adds it on the way. Then comes `keep`.
         """
-        begin, wrapped = self._begin[start:stop], self.history.wrapped
-        ones = self.ones / self.history.stands_for if wrapped else self.ones
+        begin, ones = self._begin[start:stop], self._start()
         *parts, (block, used) = self.history.parts() or [(self._nothing, 0)]
-        if self.base is None and self._cache is None and not parts:
-            return Entries(ones, self._none, _FIRST, block, used, begin)
         part, places = pairs.part(start, stop), _FIRST
         clients, others = part.clients, part.others
+        if self.triangles is not None:
+            sums = self.triangles.read(clients, others)
+            return Entries(ones, sums, places, block, used, begin)
+        if self._cache is None and not parts:
+            return Entries(ones, self._none, places, block, used, begin)
         if self._cache is not None:
             sums, places = self._cache.values, self._cache.lend(start, stop, ones)
-        elif self.base is not None:
-            sums = np.empty((stop - start, self.n_features), self.dtype)
-            _backend.read_base(self.base, clients, others, sums)
         else:
             sums = np.full((stop - start, self.n_features), ones, self.dtype)
         for earlier, n in parts:
@@ -179,28 +175,30 @@ class CovarianceStore:
     def open(self, rate: float) -> Slot:
         """Return where to write the residual of the step ``C <- (1 - rate) C + rate r r^T``."""
         self._settle()
-        if self.base is not None and self.history.count == DEFERRED:  # of an older state
-            self._begin_fold()
-            self._settle()
         scale = self.scale * (1.0 - rate)
         if scale < (1e-60 if self.dtype == np.float64 else 1e-12):
             self._rescale()
             scale = 1.0 - rate
-        dense_next = self.base is None and self.kind == "auto" and self._dense_pays()
-        self._room = np.empty(self._base_shape(self.n_clients), self.dtype) if dense_next else None
+        dense_next = self.triangles is None and self.kind == "auto" and self._dense_pays()
+        size = (self.n_clients, self.n_features, self.dtype)
+        self._room = Triangles(*size) if dense_next else None
         weight = float(np.sqrt(rate / scale))
         # A decaying rate has weight 1 up to rounding: then there is nothing to scale.
-        block, index = self.history.slot()
+        block, index = (self.history if self.triangles is None else self.triangles).slot()
         return Slot(block, index, 1.0 if abs(weight - 1.0) < 1e-12 else weight, scale)
 
     def close(self, slot: Slot) -> None:
         """Take the step whose residual was written into `slot`."""
         self.scale = slot.scale
+        if self.triangles is not None:
+            self.triangles.push()
+            return
         self.history.push(slot.weight**2)
         if self.history.wrapped or self._room is not None:
             self._cache = None
-        if self._room is not None or (self.base is not None and self.history.count == DEFERRED):
-            self._begin_fold()
+        if self._room is not None:
+            self.triangles, self._room = self._room, None
+            self.triangles.absorb(self.history.parts(), self.ones)
 
     # -- everything at once -------------------------------------------------------
 
@@ -235,34 +233,33 @@ class CovarianceStore:
         """Return C as an array of shape (n_features, n_clients, n_clients), float64."""
         self._settle()
         rows, columns = np.tril_indices(self.n_clients)
-        packed = np.zeros((rows.size, self.n_features))
-        for block, used in self.history.parts():
-            for s in range(used):
-                step = block[s].astype(np.float64)
-                packed += step[rows] * step[columns]
-        if self.history.wrapped:
-            packed *= self.history.stands_for
-        packed += self.ones if self.base is None else _joined(self.base, self.n_features)
+        if self.triangles is not None:
+            packed = self.triangles.read(rows, columns).astype(np.float64)
+        else:
+            packed = np.full((rows.size, self.n_features), self._start())
+            for block, used in self.history.parts():
+                for s in range(used):
+                    step = block[s].astype(np.float64)
+                    packed += step[rows] * step[columns]
         full = np.empty((self.n_features, self.n_clients, self.n_clients))
-        full[:, rows, columns] = full[:, columns, rows] = self.scale * packed.T
+        full[:, rows, columns] = full[:, columns, rows] = self.unit * packed.T
         return full
 
     def grow(self, n_clients: int) -> None:
         """Add clients, whose residual has been 0 so far."""
         self._settle()
-        base = self.base
-        if base is not None:
-            base = self._new_base(n_clients)
-            base[:, : self.base.shape[1]] = self.base  # type: ignore[union-attr]
+        if self.triangles is not None:
+            self.triangles = self.triangles.grown(n_clients, self.ones)
         self.history.grow(n_clients)
-        self.base, self.n_clients, self._cache = base, n_clients, None
+        self.n_clients, self._cache = n_clients, None
 
     def state(self) -> dict[str, Any]:
         """Return everything as arrays and plain values."""
         self._settle()
-        base = None if self.base is None else _joined(self.base, self.n_features)
-        kept = {"scale": self.scale, "ones": self.ones, "streamed": self._streamed, "base": base}
-        return {**kept, **self.history.state()}
+        kept = {"scale": self.scale, "ones": self.ones, "streamed": self._streamed}
+        if self.triangles is not None:
+            return {**kept, **self.triangles.state()}
+        return {**kept, "base": None, **self.history.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take back what `state` returned."""
@@ -270,19 +267,16 @@ class CovarianceStore:
         self.scale = check_number(state["scale"], "scale", above=0, maximum=1)
         self.ones = check_number(state["ones"], "ones", minimum=0, maximum=1)
         self._streamed = check_number(state.get("streamed", 0.0), "streamed", minimum=0)
-        self.base = self._cache = None
-        self.history = History(self.n_clients, self.n_features, self.dtype, self.history.window)
-        if state["base"] is not None:
-            shape = (self.n_clients * (self.n_clients + 1) // 2, self.n_features)
-            joined = check_matrix(state["base"], "base", shape, self.dtype)
-            self.base = self._new_base(self.n_clients)
-            for block, first in enumerate(range(0, self.n_features, LANES)):
-                part = joined[:, first : first + LANES]
-                self.base[block, :, : part.shape[1]] = part
-            self.history = History(self.n_clients, self.n_features, self.dtype, DEFERRED)
-        self.history.restore(state)
+        self.triangles = self._cache = None
+        size = (self.n_clients, self.n_features, self.dtype)
+        self.history = History(*size, self.history.window)
+        if state["base"] is None:
+            self.history.restore(state)
+        else:
+            self.triangles = Triangles(*size, self.ones)
+            self.triangles.restore(state)
 
-    # -- the dense part -----------------------------------------------------------
+    # -- its form -----------------------------------------------------------------
 
     def _dense_pays(self) -> bool:
         """Return whether folding costs less memory, or less time, than what is done now.
@@ -292,58 +286,19 @@ class CovarianceStore:
         smaller = 2 * self.history.count >= self.n_clients
         return self.may_be_dense and (smaller or 12 * self._streamed >= self.n_clients**2)
 
-    def _base_shape(self, n_clients: int) -> tuple[int, int, int]:
-        """Return the layout of `cvrcore._covariance`: blocks of coordinates, pairs, lanes."""
-        return -(-self.n_features // LANES), n_clients * (n_clients + 1) // 2, LANES
-
-    def _new_base(self, n_clients: int) -> Float:
-        """Return the dense part of C(1)."""
-        return np.full(self._base_shape(n_clients), self.ones, dtype=self.dtype)
-
-    def _begin_fold(self) -> None:
-        """Begin to add all waiting residuals to the dense part, block by block.
-
-        A dense part that is new is filled on the way: its memory is touched here first, which
-        takes longer than the sums.
-        """
-        is_new, ones, parts = self._room is not None, self.ones, self.history.parts()
-        if self._room is not None:
-            self.base, self._room = self._room, None
-        base = self.base
-        assert base is not None
-
-        def fold(start: int, stop: int) -> None:
-            if is_new:
-                base[start:stop] = ones
-            for residuals, used in parts:
-                _backend.fold_history(base, residuals, used, start, stop)
-
-        work = self.history.count * LANES * self.n_clients**2 // 2
-        n_blocks = -(-self.n_features // LANES)
-        self._folding = begin_chunks(fold, n_blocks, max(1, _TASK // work))
-
     def _settle(self) -> None:
-        """End the fold that was begun, if there is one."""
-        if self._folding is None:
+        """End the folds that were begun, if there are any."""
+        if self.triangles is None:
             return
-        self._folding.finish()
-        self._folding = None
-        if self.history.window == DEFERRED:
-            self.history.clear()
-        else:  # all rounds till now, of a store that has become dense
-            self.history = History(self.n_clients, self.n_features, self.dtype, DEFERRED)
+        self.triangles.settle()
+        if self.history.count:  # all of it is in there by now
+            self.history = History(self.n_clients, self.n_features, self.dtype)
 
     def _rescale(self) -> None:
         """Bring scale back to 1 before it underflows (a constant rate gets there)."""
-        if self.base is not None:
-            self.base *= self.scale
+        if self.triangles is not None:
+            self.triangles.scale(self.scale)
         self.history.scale(float(np.sqrt(self.scale)))
         self.ones *= self.scale
         self.scale, self._cache = 1.0, None
         self._begin = _FIRST  # what was found in the cache is gone
-
-
-def _joined(base: Float, n_features: int) -> Float:
-    """Return the dense part as one array (pairs, n_features), the form that is saved."""
-    n_blocks, n_pairs, _ = base.shape
-    return base.transpose(1, 0, 2).reshape(n_pairs, n_blocks * LANES)[:, :n_features].copy()

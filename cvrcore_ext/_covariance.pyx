@@ -4,10 +4,13 @@ from cython cimport floating
 from libc.stdlib cimport free, malloc
 
 cdef extern from "_history.h":
+    void FETCH(const void*) nogil
     enum: STEPS
+    void add_next_f64(const double*, const double*, const double*, const double*, Py_ssize_t, double*) nogil
     void add_f64(
         const double*, Py_ssize_t, const double*, Py_ssize_t, Py_ssize_t, Py_ssize_t, double*
     ) nogil
+    void add_next_f32(const float*, const float*, const float*, const float*, Py_ssize_t, float*) nogil
     void add_f32(
         const float*, Py_ssize_t, const float*, Py_ssize_t, Py_ssize_t, Py_ssize_t, float*
     ) nogil
@@ -29,12 +32,13 @@ cdef extern from "_predict.h":
     ) nogil
 
 cdef extern from "_fold.h":
-    enum: LANES, WIDTH
+    enum: EDGE, LANES, WIDTH
     void fold_f64(double*, const double*, Py_ssize_t, Py_ssize_t) nogil
     void fold_f32(float*, const double*, Py_ssize_t, Py_ssize_t) nogil
 
 
 cdef enum:
+    AHEAD = 2
     MOST = 160  # clients at a time
     SUMS = 16384  # of all of them: these stay in cache
 
@@ -95,61 +99,106 @@ def add_history(
             start = stop
 
 
-def read_base(
+cdef inline Py_ssize_t _pair(Py_ssize_t k, Py_ssize_t j) noexcept nogil:
+    """Return where a pair is in a block of the triangles."""
+    cdef Py_ssize_t high = max(k, j), low = min(k, j)
+    cdef Py_ssize_t square = (high // EDGE) * (high // EDGE + 1) // 2 + low // EDGE
+    return (square * EDGE + high % EDGE) * EDGE + low % EDGE
+
+
+def read_triangles(
     const floating[:, :, ::1] base,
+    const floating[:, :, ::1] recent,
+    Py_ssize_t steps,
+    const long long[::1] waiting,
     const long long[::1] clients,
     const long long[::1] others,
     floating[:, ::1] entries,
 ):
-    """Copy the dense part of C_kj into entries[i], k and j the i-th pair."""
-    cdef Py_ssize_t n_features = entries.shape[1], asked, k, j, row, block, width, d
+    """Write C_kj into entries[i], k and j the i-th pair, with the residuals that wait."""
+    cdef Py_ssize_t n_features = entries.shape[1], n_asked = clients.shape[0]
+    cdef Py_ssize_t group = _group(n_features), start = 0, stop, asked, k, j, row, block, s, d
+    cdef Py_ssize_t low, high, place, following, next_row, n_blocks = base.shape[0], longest = 0
+    for block in range(n_blocks):
+        longest = max(longest, waiting[block])
     with nogil:
-        for asked in range(clients.shape[0]):
-            k, j = clients[asked], others[asked]
-            row = k * (k + 1) // 2 + j if k >= j else j * (j + 1) // 2 + k
-            for block in range(base.shape[0]):
-                width = min(LANES, n_features - block * LANES)
-                for d in range(width):
-                    entries[asked, block * LANES + d] = base[block, row, d]
+        while start < n_asked:
+            stop = min(start + group, n_asked)
+            for asked in range(start, stop):
+                row = _pair(clients[asked], others[asked])
+                following = min(asked + 1, n_asked - 1)
+                next_row = _pair(clients[following], others[following])
+                for block in range(n_blocks):
+                    FETCH(&base[block, next_row, 0])
+                    for d in range(min(LANES, n_features - block * LANES)):
+                        entries[asked, block * LANES + d] = base[block, row, d]
+            for s in range(steps - longest, steps):
+                place, block = s % recent.shape[0], 0
+                while block < n_blocks:  # runs of blocks that wait for it
+                    if waiting[block] < steps - s:
+                        block += 1
+                        continue
+                    low = block * LANES
+                    while block < n_blocks and waiting[block] >= steps - s:
+                        block += 1
+                    high = min(block * LANES, n_features)
+                    for asked in range(start, stop):
+                        k, j = clients[asked], others[asked]
+                        following = min(asked + AHEAD, stop - 1)
+                        if floating is double:
+                            add_next_f64(
+                                &recent[place, k, low], &recent[place, j, low],
+                                &recent[place, clients[following], low],
+                                &recent[place, others[following], low],
+                                high - low, &entries[asked, low],
+                            )
+                        else:
+                            add_next_f32(
+                                &recent[place, k, low], &recent[place, j, low],
+                                &recent[place, clients[following], low],
+                                &recent[place, others[following], low],
+                                high - low, &entries[asked, low],
+                            )
+            start = stop
 
 
-def fold_history(
+def fold_triangles(
     floating[:, :, ::1] base,
     const floating[:, :, ::1] history,
+    Py_ssize_t first,
     Py_ssize_t n_stored,
-    Py_ssize_t start,
-    Py_ssize_t stop,
+    Py_ssize_t block,
 ):
-    """Add all stored outer products to blocks start .. stop - 1 of the packed base."""
+    """Add outer products of residuals, from `first` on round the ring, to one block."""
     cdef Py_ssize_t n_clients = history.shape[1], n_features = history.shape[2]
-    cdef Py_ssize_t block, k, step, part, d, first, width
+    cdef Py_ssize_t stride = n_clients * n_features, n_edges = (n_clients + EDGE - 1) // EDGE
+    cdef Py_ssize_t k, step, part, d, low, width, place
     cdef const floating* source
     # One line of cache more than is used: a run that begins on a line is read twice as fast.
-    cdef void* room = malloc((n_clients * n_stored + 1) * LANES * sizeof(double))
+    cdef void* room = malloc((n_edges * EDGE * n_stored + LANES) * LANES * sizeof(double))
     if room == NULL:
         raise MemoryError("no memory to fold residuals in")
     cdef double* packed = <double*>((<size_t>room + 63) & ~<size_t>63)
-    cdef double* out
+    cdef double* out = packed
     with nogil:
-        for block in range(start, stop):
-            out = packed
-            for k in range(n_clients):
-                for part in range(LANES // WIDTH):
-                    first = block * LANES + part * WIDTH
-                    width = max(0, min(WIDTH, n_features - first))
-                    source = &history[0, k, 0] + first
-                    for step in range(n_stored):
-                        if width == WIDTH:
-                            for d in range(WIDTH):
-                                out[d] = source[d]
-                        else:
-                            for d in range(WIDTH):
-                                out[d] = source[d] if d < width else 0.0
-                        out, source = out + WIDTH, source + n_clients * n_features
-            if floating is double:
-                fold_f64(&base[block, 0, 0], packed, n_clients, n_stored)
-            else:
-                fold_f32(&base[block, 0, 0], packed, n_clients, n_stored)
+        for k in range(n_edges * EDGE):
+            for part in range(LANES // WIDTH):
+                low = block * LANES + part * WIDTH
+                width = max(0, min(WIDTH, n_features - low)) if k < n_clients else 0
+                source, place = &history[0, 0, 0] + k * n_features + low, first
+                for step in range(n_stored):
+                    if width == WIDTH:
+                        for d in range(WIDTH):
+                            out[d] = source[place * stride + d]
+                    else:
+                        for d in range(WIDTH):
+                            out[d] = source[place * stride + d] if d < width else 0.0
+                    out += WIDTH
+                    place = place + 1 if place + 1 < history.shape[0] else 0
+        if floating is double:
+            fold_f64(&base[block, 0, 0], packed, n_edges, n_stored)
+        else:
+            fold_f32(&base[block, 0, 0], packed, n_edges, n_stored)
         free(room)
 
 

@@ -8,14 +8,7 @@
 
 #include <stddef.h>
 
-/* As many as a register holds. */
-#if defined(__AVX512F__)
-#define REGISTER 64
-#else
-#define REGISTER 32
-#endif
-typedef double many_f64 __attribute__((vector_size(REGISTER), aligned(8), may_alias));
-typedef float many_f32 __attribute__((vector_size(REGISTER), aligned(4), may_alias));
+#include "_registers.h"
 
 /* Of n_steps residuals, STEPS at most, each `stride_a` and `stride_b` after the last, in their order:
    sums are read and written once for all of them. */
@@ -46,6 +39,27 @@ typedef float many_f32 __attribute__((vector_size(REGISTER), aligned(4), may_ali
         case STEPS: NAME##_few(a, stride_a, b, stride_b, STEPS, n_features, out); break;          \
         }                                                                                         \
     }
+
+#define FETCH(place) __builtin_prefetch(place)
+
+/* Of one residual, while the processor fetches what will be asked for next. */
+#define DEFINE_ADD_NEXT(NAME, REAL, MANY)                                                         \
+    static void NAME(const REAL *a, const REAL *b, const REAL *next_a, const REAL *next_b,        \
+                     ptrdiff_t n_features, REAL *out) {                                           \
+        enum { WIDE = REGISTER / sizeof(REAL), LINE = 64 / sizeof(REAL) };                        \
+        ptrdiff_t d = 0;                                                                          \
+        for (; d + LINE <= n_features; d += LINE) {                                               \
+            __builtin_prefetch(next_a + d);                                                       \
+            __builtin_prefetch(next_b + d);                                                       \
+            for (int v = 0; v < LINE; v += WIDE)                                                  \
+                *(MANY *)(out + d + v) += *(const MANY *)(a + d + v) * *(const MANY *)(b + d + v); \
+        }                                                                                         \
+        for (; d < n_features; d++)                                                               \
+            out[d] += a[d] * b[d];                                                                \
+    }
+
+DEFINE_ADD_NEXT(add_next_f64, double, many_f64)
+DEFINE_ADD_NEXT(add_next_f32, float, many_f32)
 
 DEFINE_ADD(add_f64, double, many_f64)
 DEFINE_ADD(add_f32, float, many_f32)

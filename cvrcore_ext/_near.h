@@ -11,18 +11,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "_registers.h"
+
 #define BLOCK 64 /* as in cvrcore/_kmeans.py */
 #define CENTRES 4
 
-#if defined(__AVX512F__)
-#define REGISTER 64
-#elif defined(__AVX__)
-#define REGISTER 32
-#else
-#define REGISTER 16
-#endif
-typedef double points_f64 __attribute__((vector_size(REGISTER), aligned(8), may_alias));
-typedef float points_f32 __attribute__((vector_size(REGISTER), aligned(4), may_alias));
 typedef int64_t bits_f64 __attribute__((vector_size(REGISTER)));
 typedef int32_t bits_f32 __attribute__((vector_size(REGISTER)));
 
@@ -116,8 +109,8 @@ typedef int32_t bits_f32 __attribute__((vector_size(REGISTER)));
         }                                                                                         \
     }
 
-DEFINE_NEAR(f64, double, points_f64, bits_f64)
-DEFINE_NEAR(f32, float, points_f32, bits_f32)
+DEFINE_NEAR(f64, double, many_f64, bits_f64)
+DEFINE_NEAR(f32, float, many_f32, bits_f32)
 
 /* distances[c] of one point, in double. Sums of several centres hide how long an addition takes. */
 static void exact_distances(const double *point, const double *centres, ptrdiff_t n_dims,

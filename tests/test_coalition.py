@@ -132,7 +132,7 @@ def test_scripts_need_no_covariance_for_their_scores():
 @pytest.mark.parametrize("store", ["dense", "factored"])
 def test_same_selections_on_every_backend_and_any_number_of_threads(monkeypatch, store):
     """Tasks made small, so that every chunked loop really is in chunks."""
-    monkeypatch.setattr("cvrcore.store._TASK", 2000)
+    monkeypatch.setattr("cvrcore.triangles._TASK", 2000)
     monkeypatch.setattr("cvrcore.estimator.Estimator._chunk", lambda self: 16)
     monkeypatch.setattr("cvrcore.normalised._CHUNK", 32)
     monkeypatch.setattr("cvrcore.affinity._CHUNK", 32)

@@ -15,7 +15,7 @@ import cvrcore
 from cvrcore import make_selector
 from cvrcore.selectors import BUILT_IN as POLICIES
 from cvrcore.state import load_state
-from cvrcore.store import DEFERRED
+from cvrcore.triangles import DEFERRED
 
 N_CLIENTS, N_SELECT, N_FEATURES = 20, 4, 3
 OPTIONS = {
@@ -197,7 +197,7 @@ def test_selectors_can_still_be_copied_and_sent(duplicate):
     for _ in range(DEFERRED):  # the last one begins a fold
         picked = selector.select()
         selector.observe(picked.clients, rng.random((N_SELECT, N_FEATURES)))
-    assert selector._estimator.store._folding is not None
+    assert selector._estimator.store.triangles._folding is not None
     selector.select()
     twin = duplicate(selector)
     assert_same(twin.state_dict(), selector.state_dict())

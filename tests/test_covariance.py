@@ -6,7 +6,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import cvrcore
 from cvrcore.covariance import cosine_coefficients, representatives
 from cvrcore.pairs import Pairs
-from cvrcore.store import LANES, CovarianceStore
+from cvrcore.store import CovarianceStore
+from cvrcore.triangles import EDGE, LANES
 
 SIZES = [(1, 1, 1), (2, 3, 1), (9, 5, 6), (33, 17, 13)]
 
@@ -54,42 +55,58 @@ def test_history_entries_match_naive(kernels, n_clients, n_features, n_steps, dt
     assert_allclose(entries, expected, **tolerance)
 
 
-def in_blocks(packed):
-    """Lay packed triangles (pairs, D) out as the kernels want them, in blocks of coordinates."""
-    n_pairs, n_features = packed.shape
-    n_blocks = -(-n_features // LANES)
-    padded = np.zeros((n_pairs, LANES * n_blocks), dtype=packed.dtype)
-    padded[:, :n_features] = packed
-    return np.ascontiguousarray(padded.reshape(n_pairs, n_blocks, LANES).transpose(1, 0, 2))
+def in_blocks(packed, n_clients):
+    """Lay packed triangles (pairs, D) out as the kernels want them: squares, blocks."""
+    n_edges, n_features = -(-n_clients // EDGE), packed.shape[1]
+    whole = np.zeros((n_edges * EDGE, n_edges * EDGE, -(-n_features // LANES) * LANES))
+    rows, columns = np.tril_indices(n_clients)
+    whole[rows, columns, :n_features] = whole[columns, rows, :n_features] = packed
+    squares = [
+        whole[i : i + EDGE, j : j + EDGE].reshape(EDGE**2, -1, LANES)
+        for i in range(0, n_edges * EDGE, EDGE)
+        for j in range(0, i + 1, EDGE)
+    ]
+    return np.ascontiguousarray(np.concatenate(squares).transpose(1, 0, 2), dtype=packed.dtype)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(("n_clients", "n_features", "n_steps"), [*SIZES, (401, 18, 2)])
 def test_fold_matches_naive(kernels, n_clients, n_features, n_steps, dtype):
+    """Residuals lie round a ring."""
     rng = np.random.default_rng(2)
-    history = rng.normal(size=(n_steps + 1, n_clients, n_features)).astype(dtype)
+    ring = rng.normal(size=(n_steps + 1, n_clients, n_features)).astype(dtype)
     packed = rng.normal(size=(n_clients * (n_clients + 1) // 2, n_features)).astype(dtype)
-    used = history[:n_steps].transpose(1, 0, 2).astype(np.float64)
+    used = np.roll(ring, -2, axis=0)[:n_steps].transpose(1, 0, 2).astype(np.float64)
     expected = naive.folded(packed.astype(np.float64), used)
-    base = in_blocks(packed)
+    base = in_blocks(packed, n_clients)
 
-    half = base.shape[0] // 2
-    kernels["fold_history"](base, history, n_steps, half, base.shape[0])
-    kernels["fold_history"](base, history, n_steps, 0, half)
+    for block in range(base.shape[0]):
+        kernels["fold_triangles"](base, ring, 2 % (n_steps + 1), n_steps, block)
 
     tolerance = 1e-12 if dtype == np.float64 else 1e-5
-    assert_allclose(base, in_blocks(expected), rtol=tolerance, atol=tolerance)
+    assert_allclose(base, in_blocks(expected, n_clients), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(("n_clients", "n_features", "n_steps"), SIZES)
-def test_base_is_read_where_the_fold_wrote_it(kernels, n_clients, n_features, n_steps):
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("n_clients", "n_features", "n_steps"), [*SIZES, (20, 50, 7)])
+def test_triangles_are_read_with_what_waits_for_each_block(
+    kernels, n_clients, n_features, n_steps, dtype
+):
     rng = np.random.default_rng(3)
-    packed = rng.normal(size=(n_clients * (n_clients + 1) // 2, n_features))
+    ring = rng.normal(size=(n_steps, n_clients, n_features)).astype(dtype)
+    packed = rng.normal(size=(n_clients * (n_clients + 1) // 2, n_features)).astype(dtype)
+    base, steps = in_blocks(packed, n_clients), 3 * n_steps + 1
+    waiting = rng.permutation(np.arange(base.shape[0]) % (n_steps + 1))
     clients, others = rng.permutation(n_clients), rng.integers(n_clients, size=n_clients)
-    entries = np.empty((n_clients, n_features))
-    kernels["read_base"](in_blocks(packed), clients, others, entries)
+    entries = np.empty((n_clients, n_features), dtype)
+    kernels["read_triangles"](base, ring, steps, waiting, clients, others, entries)
+
     low, high = np.minimum(clients, others), np.maximum(clients, others)
-    assert_array_equal(entries, packed[high * (high + 1) // 2 + low])
+    expected = packed[high * (high + 1) // 2 + low]
+    for d in range(n_features):
+        for s in range(steps - waiting[d // LANES], steps):
+            expected[:, d] += ring[s % n_steps, clients, d] * ring[s % n_steps, others, d]
+    assert_array_equal(entries, expected)
 
 
 def predict(kernels, entries, past, n_past, begin, scale, diagonal, floor, rows, pairs, *news):

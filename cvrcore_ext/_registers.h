@@ -1,0 +1,17 @@
+/* Vectors as wide as the build's registers: wider ones would be split through memory. */
+
+#ifndef CVRCORE_REGISTERS_H
+#define CVRCORE_REGISTERS_H
+
+#if defined(__AVX512F__)
+#define REGISTER 64
+#elif defined(__AVX__)
+#define REGISTER 32
+#else
+#define REGISTER 16
+#endif
+
+typedef double many_f64 __attribute__((vector_size(REGISTER), aligned(8), may_alias));
+typedef float many_f32 __attribute__((vector_size(REGISTER), aligned(4), may_alias));
+
+#endif
