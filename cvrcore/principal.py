@@ -19,7 +19,7 @@ from .threads import run_chunks
 
 _NEAR: Final = 0.8  # mean affinity from which rows count as close together
 _COLUMNS: Final = 32  # vectors of one task
-_DAMPING: Final = 500.0  # of what is not wanted: about as much as the affinity differs
+_DAMPING: Final = 700.0  # of what is not wanted: about as much as the affinity differs
 _MAX_DEGREE: Final = 48
 
 
