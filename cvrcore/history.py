@@ -61,10 +61,24 @@ class History:
         """Return the block and the index in it where the next residual goes."""
         number, index = divmod(self.next, BLOCK)
         if number == len(self.blocks):
-            capacity = BLOCK if self.window is None else min(BLOCK, self.window - self.next)
-            shape = (capacity, self.n_clients, self.n_features)
-            self.blocks.append(np.empty(shape, dtype=self.dtype))
+            self._extend()
         return self.blocks[number], index
+
+    def reserve(self, n_rounds: int) -> None:
+        """Take the memory of so many more residuals now, and touch it."""
+        wanted = self.count + n_rounds
+        if self.window is not None:
+            wanted = min(wanted, self.window)
+        while len(self.blocks) * BLOCK < wanted:
+            self._extend()
+        for number, block in enumerate(self.blocks):
+            block[max(self.count - number * BLOCK, 0) :] = 0.0
+
+    def _extend(self) -> None:
+        held = len(self.blocks) * BLOCK
+        capacity = BLOCK if self.window is None else min(BLOCK, self.window - held)
+        shape = (capacity, self.n_clients, self.n_features)
+        self.blocks.append(np.empty(shape, dtype=self.dtype))
 
     def push(self, square: float) -> None:
         """Count the residual that was written into `slot`, of weight^2 `square`."""

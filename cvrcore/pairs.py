@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from . import _backend
-from ._validation import Ids
+from ._validation import Float, Ids
+from .threads import Chunks, begin_chunks
 
 
 class Pairs(NamedTuple):
@@ -43,10 +44,15 @@ class PairCache:
     """Sums of pairs asked for before, to be continued from where they stopped.
 
     A client meets the same few representatives again and again while coalitions are
-    stable; the sum over a long history is then done once. The oldest sum makes place.
+    stable; the sum over a long history is then done once. While most pairs are known, sums
+    are also continued every few rounds, all at once and while clients train: residuals are
+    then read once for all pairs of a coalition. The sum least asked for makes place.
     """
 
     SLOTS: Final = 24
+    _EVERY: Final = 8  # rounds
+    _LATELY: Final = 64  # rounds; a sum not asked for in them waits until it is
+    _TASK: Final = 64  # clients whose sums are one task
 
     @staticmethod
     def pays(window: int | None) -> bool:
@@ -56,17 +62,25 @@ class PairCache:
     def __init__(self, n_clients: int, n_features: int, dtype: Any) -> None:
         self.values = np.empty((n_clients * self.SLOTS, n_features), dtype=dtype)
         self.others = np.full((n_clients, self.SLOTS), -1, dtype=np.int64)
-        self.reached = np.zeros((n_clients, self.SLOTS), dtype=np.int64)
+        self.reached = np.zeros((n_clients, self.SLOTS), dtype=np.int64)  # rounds in each sum
+        self._asked = np.zeros((n_clients, self.SLOTS), dtype=np.int64)  # round of the last time
         self._places = np.empty(0, dtype=np.int64)  # in `values`, of each pair
         self._known = np.empty(0, dtype=bool)
+        self._share = 0.0  # of pairs that are known, on average
+        self._groups = np.zeros(n_clients, dtype=np.int64)  # coalition of each client, lately
+        self._continuing: tuple[Chunks, Ids, Ids, int] | None = None
 
     def find(self, pairs: Pairs) -> Ids:
         """Look pairs up; return how many rounds each sum holds."""
         match = self.others[pairs.clients] == pairs.others[:, None]
         self._known = match.any(axis=1)
-        oldest = self.reached[pairs.clients].argmin(axis=1)
+        oldest = self._asked[pairs.clients].argmin(axis=1)
         slots = np.where(self._known, match.argmax(axis=1), oldest)
         self._places = pairs.clients * self.SLOTS + slots
+        self._share += 0.125 * (np.count_nonzero(self._known) / max(slots.size, 1) - self._share)
+        chosen = (pairs.first >= 0).nonzero()[0]
+        self._groups[pairs.first[chosen]] = chosen
+        self._groups[pairs.clients] = pairs.groups
         return np.where(self._known, self.reached.ravel()[self._places], 0)
 
     def lend(self, start: int, stop: int, fresh: float) -> Ids:
@@ -82,5 +96,43 @@ class PairCache:
     def keep(self, others: Ids, start: int, stop: int, n_rounds: int) -> None:
         """Take note of what the sums lent hold by now."""
         places = self._places[start:stop]
+        self.others.ravel()[places] = others
+        self.reached.ravel()[places] = self._asked.ravel()[places] = n_rounds
+
+    def advance(self, parts: list[tuple[Float, int]], n_rounds: int) -> None:
+        """Begin to continue sums up to `n_rounds` residuals, if it is time and worth it.
+
+        `settle` ends it, and comes before anything else. Till then they count as not known.
+        """
+        if n_rounds % self._EVERY or self._share < 0.5:
+            return
+        clients = np.argsort(self._groups, kind="stable")  # those of a coalition together
+        lately = (self.others >= 0) & (self._asked > n_rounds - self._LATELY)
+        counts = np.count_nonzero(lately[clients], axis=1)
+        rows, slots = lately[clients].nonzero()
+        clients, limits = clients[rows], np.append(0, np.cumsum(counts))
+        places = clients * self.SLOTS + slots
+        others, begin = self.others.ravel()[places], self.reached.ravel()[places]
+        self.others.ravel()[places] = -1
+
+        def add(start: int, stop: int) -> None:
+            some = slice(limits[start], limits[stop])
+            first = begin[some]
+            for block, used in parts:
+                if first.size and first.min() < used:
+                    which = (clients[some], others[some], first)
+                    _backend.add_history(block, used, *which, self.values, places[some])
+                first = first - used
+
+        begun = begin_chunks(add, counts.size, self._TASK)
+        self._continuing = begun, places, others, n_rounds
+
+    def settle(self) -> None:
+        """End what `advance` began. What is cut off stays unknown."""
+        if self._continuing is None:
+            return
+        begun, places, others, n_rounds = self._continuing
+        self._continuing = None
+        begun.finish()
         self.others.ravel()[places] = others
         self.reached.ravel()[places] = n_rounds

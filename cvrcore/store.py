@@ -172,6 +172,19 @@ class CovarianceStore:
             others = pairs.part(start, stop).others
             self._cache.keep(others, start, stop, self.history.count)
 
+    def reserve(self, n_rounds: int) -> None:
+        """Take the memory that so many more rounds will need, so that none waits for it.
+
+        Rounds touch new memory while clients train; who has no clients to wait for, and on a
+        virtual host, may wait longer for it than for all the rest.
+        """
+        if self.triangles is not None:
+            return
+        self.history.reserve(n_rounds)
+        if self._cache is None and PairCache.pays(self.history.window):
+            self._cache = PairCache(self.n_clients, self.n_features, self.dtype)
+            self._cache.values[:] = 0.0
+
     def open(self, rate: float) -> Slot:
         """Return where to write the residual of the step ``C <- (1 - rate) C + rate r r^T``."""
         self._settle()
@@ -199,6 +212,8 @@ class CovarianceStore:
         if self._room is not None:
             self.triangles, self._room = self._room, None
             self.triangles.absorb(self.history.parts(), self.ones)
+        elif self._cache is not None:
+            self._cache.advance(self.history.parts(), self.history.count)
 
     # -- everything at once -------------------------------------------------------
 
@@ -287,7 +302,9 @@ class CovarianceStore:
         return self.may_be_dense and (smaller or 12 * self._streamed >= self.n_clients**2)
 
     def _settle(self) -> None:
-        """End the folds that were begun, if there are any."""
+        """End what was begun in the last round, if anything was."""
+        if self._cache is not None:
+            self._cache.settle()
         if self.triangles is None:
             return
         self.triangles.settle()

@@ -242,40 +242,6 @@ def test_representative_is_the_first_reporter_of_its_coalition():
     assert_array_equal(representatives(np.array([2, 3, 0, 1]), labels), [2, 3, -1])
 
 
-def test_pairs_are_all_who_follow_somebody_else():
-    labels, first = np.array([1, 0, 2, 1, 0, 1, 2]), np.array([4, 0, -1])
-    pairs = Pairs.of(labels, first)
-    found = dict(zip(pairs.clients.tolist(), pairs.others.tolist(), strict=True))
-    assert found == {1: 4, 3: 0, 5: 0}
-    assert_array_equal(pairs.groups, labels[pairs.clients])
-    assert sorted(pairs.alone) == [0, 2, 4, 6]  # representatives, and a coalition without one
-    assert_array_equal(pairs.clients, [1, 3, 5])
-    other = Pairs.of(1 - labels.clip(0, 1), np.array([0, 1]))
-    assert_array_equal(other.clients, [2, 3, 4, 5, 6])  # by id, not by coalition
-
-
-def test_sums_that_were_lent_and_not_taken_back_are_made_anew():
-    """A round that was cut off in the middle leaves nothing that a later one would go on from."""
-    rng = np.random.default_rng(8)
-    store = CovarianceStore(6, 3, "factored", np.float64)
-    twin = CovarianceStore(6, 3, "factored", np.float64)
-    representative = np.array([0, 0, 0, 3, 3, 3])
-
-    def check():
-        ours, theirs = store.entries(representative), twin.entries(representative)
-        assert_array_equal(ours[[1, 2, 4, 5]], theirs[[1, 2, 4, 5]])
-
-    for step in range(24):
-        residual = rng.normal(size=(6, 3))
-        store.append(residual, 1 / (step + 2))
-        twin.append(residual, 1 / (step + 2))
-        check()
-    pairs = Pairs.of(representative, np.append(np.arange(6), -1))
-    store.ask(pairs)
-    store.read(pairs, 0, pairs.clients.size).sums[:] += 1.0  # and no `keep`
-    check()
-
-
 def test_representatives_far_apart_are_copied_to_one_place(monkeypatch):
     """Where many clients lie between them; what is read is the same."""
     rng = np.random.default_rng(5)
