@@ -47,7 +47,7 @@ class Steady:
         )
         for _ in range(n_rounds):
             self.round(self.reports())
-        # A first touch of memory is the host's cost; the peer has had all of its own from the start.
+        # A first touch is the host's cost; the peer has had all its memory from the start.
         self.selector._estimator.store.reserve(100)
 
     def reports(self):
