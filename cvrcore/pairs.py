@@ -46,10 +46,13 @@ class PairCache:
     A client meets the same few representatives again and again while coalitions are
     stable; the sum over a long history is then done once. While most pairs are known, sums
     are also continued every few rounds, all at once and while clients train: residuals are
-    then read once for all pairs of a coalition. The sum least asked for makes place.
+    then read once for all pairs of a coalition. While nearly all are known, so are made the
+    others of coalitions that are small enough: somebody will ask for them some day. The sum
+    least asked for makes place.
     """
 
     SLOTS: Final = 24
+    _MOST, _NEARLY_ALL = 0.5, 0.8  # shares of pairs that are known
     _EVERY: Final = 8  # rounds
     _LATELY: Final = 64  # rounds; a sum not asked for in them waits until it is
     _TASK: Final = 64  # clients whose sums are one task
@@ -99,13 +102,15 @@ class PairCache:
         self.others.ravel()[places] = others
         self.reached.ravel()[places] = self._asked.ravel()[places] = n_rounds
 
-    def advance(self, parts: list[tuple[Float, int]], n_rounds: int) -> None:
+    def advance(self, parts: list[tuple[Float, int]], n_rounds: int, fresh: float) -> None:
         """Begin to continue sums up to `n_rounds` residuals, if it is time and worth it.
 
         `settle` ends it, and comes before anything else. Till then they count as not known.
         """
-        if n_rounds % self._EVERY or self._share < 0.5:
+        if n_rounds % self._EVERY or self._share < self._MOST:
             return
+        if self._share > self._NEARLY_ALL:
+            self._complete(n_rounds, fresh)
         clients = np.argsort(self._groups, kind="stable")  # those of a coalition together
         lately = (self.others >= 0) & (self._asked > n_rounds - self._LATELY)
         counts = np.count_nonzero(lately[clients], axis=1)
@@ -126,6 +131,20 @@ class PairCache:
 
         begun = begin_chunks(add, counts.size, self._TASK)
         self._continuing = begun, places, others, n_rounds
+
+    def _complete(self, n_rounds: int, fresh: float) -> None:
+        """Add sums, of no residual yet, of pairs that are not known in small coalitions."""
+        n_others = np.bincount(self._groups)[self._groups] - 1
+        fellows = (self.others >= 0) & (self._groups[self.others] == self._groups[:, None])
+        missing = n_others > np.count_nonzero(fellows, axis=1)
+        for client in (missing & (n_others <= self.SLOTS)).nonzero()[0].tolist():
+            members = (self._groups == self._groups[client]).nonzero()[0]
+            new = np.setdiff1d(members, np.append(self.others[client], client))
+            free = (~fellows[client]).nonzero()[0]
+            slots = free[np.argsort(self._asked[client, free], kind="stable")][: new.size]
+            self.others[client, slots], self.reached[client, slots] = new, 0
+            self._asked[client, slots] = n_rounds
+            self.values[client * self.SLOTS + slots] = fresh
 
     def settle(self) -> None:
         """End what `advance` began. What is cut off stays unknown."""

@@ -213,7 +213,7 @@ class CovarianceStore:
             self.triangles, self._room = self._room, None
             self.triangles.absorb(self.history.parts(), self.ones)
         elif self._cache is not None:
-            self._cache.advance(self.history.parts(), self.history.count)
+            self._cache.advance(self.history.parts(), self.history.count, self._start())
 
     # -- everything at once -------------------------------------------------------
 

@@ -64,10 +64,11 @@ class Coalitions:
         """Whether the store has begun to continue sums that nobody has asked for."""
         return self.store._cache is not None and self.store._cache._continuing is not None
 
-    def check(self):
-        """Ask for the pairs of a representative of each coalition, drawn anew."""
-        first = np.array([self.rng.choice(np.flatnonzero(self.labels == g)) for g in range(3)])
-        representative = first[self.labels]
+    def check(self, first=None):
+        """Ask for the pairs of a representative of each coalition, drawn anew if not given."""
+        if first is None:
+            first = [self.rng.choice(np.flatnonzero(self.labels == g)) for g in range(3)]
+        representative = np.array(first)[self.labels]
         asked = np.flatnonzero(representative != np.arange(self.labels.size))
         ours = self.store.entries(representative)[asked]
         self.plain._cache = None
@@ -94,6 +95,23 @@ def test_sums_are_continued_ahead_only_while_most_are_known():
         assert not world.continuing
         world.labels = world.rng.permutation(world.labels)
         world.check()
+
+
+@pytest.mark.parametrize(("size", "all_known"), [(PairCache.SLOTS + 1, True), (26, False)])
+def test_pairs_nobody_has_asked_for_are_known_in_small_coalitions(size, all_known):
+    """Always the same representatives, and then others: of as many as there are places for."""
+    world = Coalitions(n_clients=3 * size)
+    for _ in range(BLOCK + PairCache._EVERY):
+        world.step()
+        world.check([0, 1, 2])
+    world.store._settle()
+    known = [
+        world.store._cache.find(Pairs.of(world.labels, np.array([r, r + 1, r + 2]))) > 0
+        for r in range(3, 3 * size, 3)
+    ]
+    assert np.all(known) if all_known else not np.any(known)
+    for r in range(3, 12, 3):
+        world.check([r, r + 1, r + 2])
 
 
 def test_what_is_asked_for_again_was_brought_near():
