@@ -4,15 +4,19 @@ from cython cimport floating
 from libc.stdlib cimport free, malloc
 
 cdef extern from "_history.h":
-    void FETCH(const void*) nogil
     enum: STEPS
-    void add_next_f64(const double*, const double*, const double*, const double*, Py_ssize_t, double*) nogil
     void add_f64(
         const double*, Py_ssize_t, const double*, Py_ssize_t, Py_ssize_t, Py_ssize_t, double*
     ) nogil
-    void add_next_f32(const float*, const float*, const float*, const float*, Py_ssize_t, float*) nogil
     void add_f32(
         const float*, Py_ssize_t, const float*, Py_ssize_t, Py_ssize_t, Py_ssize_t, float*
+    ) nogil
+    void FETCH(const void*) nogil
+    void add_next_f64(
+        const double*, const double*, const double*, const double*, Py_ssize_t, double*
+    ) nogil
+    void add_next_f32(
+        const float*, const float*, const float*, const float*, Py_ssize_t, float*
     ) nogil
 
 cdef extern from "_predict.h":
@@ -38,7 +42,7 @@ cdef extern from "_fold.h":
 
 
 cdef enum:
-    AHEAD = 2
+    AHEAD = 2  # clients whose residuals are fetched before it is their turn
     MOST = 160  # clients at a time
     SUMS = 16384  # of all of them: these stay in cache
 

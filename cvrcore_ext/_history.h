@@ -1,7 +1,7 @@
 /* Sums of products of two clients' residuals: out[d] += a[d] * b[d], in their own precision.
 
-   The bits of the plain loop: no fused multiply-add. Nothing is fetched ahead by hand: clients
-   come as they lie in memory, and there processors are better at it. */
+   The bits of the plain loop: no fused multiply-add. Where whole rows are read nothing is fetched
+   ahead by hand: clients come as they lie in memory, and there processors are better at it. */
 
 #ifndef CVRCORE_HISTORY_H
 #define CVRCORE_HISTORY_H
@@ -40,19 +40,22 @@
         }                                                                                         \
     }
 
-#define FETCH(place) __builtin_prefetch(place)
+DEFINE_ADD(add_f64, double, many_f64)
+DEFINE_ADD(add_f32, float, many_f32)
 
-/* Of one residual, while the processor fetches what will be asked for next. */
+/* Of one residual, some coordinates of it: too short a run for the processor to see that it goes
+   on with the next client. */
+#define FETCH(place) __builtin_prefetch(place)
 #define DEFINE_ADD_NEXT(NAME, REAL, MANY)                                                         \
     static void NAME(const REAL *a, const REAL *b, const REAL *next_a, const REAL *next_b,        \
                      ptrdiff_t n_features, REAL *out) {                                           \
         enum { WIDE = REGISTER / sizeof(REAL), LINE = 64 / sizeof(REAL) };                        \
         ptrdiff_t d = 0;                                                                          \
         for (; d + LINE <= n_features; d += LINE) {                                               \
-            __builtin_prefetch(next_a + d);                                                       \
-            __builtin_prefetch(next_b + d);                                                       \
-            for (int v = 0; v < LINE; v += WIDE)                                                  \
-                *(MANY *)(out + d + v) += *(const MANY *)(a + d + v) * *(const MANY *)(b + d + v); \
+            FETCH(next_a + d);                                                                    \
+            FETCH(next_b + d);                                                                    \
+            for (ptrdiff_t v = d; v < d + LINE; v += WIDE)                                        \
+                *(MANY *)(out + v) += *(const MANY *)(a + v) * *(const MANY *)(b + v);            \
         }                                                                                         \
         for (; d < n_features; d++)                                                               \
             out[d] += a[d] * b[d];                                                                \
@@ -60,8 +63,5 @@
 
 DEFINE_ADD_NEXT(add_next_f64, double, many_f64)
 DEFINE_ADD_NEXT(add_next_f32, float, many_f32)
-
-DEFINE_ADD(add_f64, double, many_f64)
-DEFINE_ADD(add_f32, float, many_f32)
 
 #endif
