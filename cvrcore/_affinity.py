@@ -6,21 +6,7 @@ Euclidean distances and inner products are matrix products and stay with BLAS.
 import numpy as np
 
 from ._jit import njit
-
-
-@njit
-def _sum_in_lanes(terms):
-    """Sum in eight running totals: a fixed order that vectorises."""
-    lanes = np.zeros(8)
-    blocks = terms.shape[0] // 8 * 8
-    for d in range(0, blocks, 8):
-        for lane in range(8):
-            lanes[lane] += terms[d + lane]
-    for d in range(blocks, terms.shape[0]):
-        lanes[d - blocks] += terms[d]
-    return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + (
-        (lanes[4] + lanes[5]) + (lanes[6] + lanes[7])
-    )
+from ._lanes import sum_in_lanes
 
 
 @njit
@@ -46,7 +32,7 @@ def unit_offsets(models, reference, offsets, squares, nonzero):
         for d in range(n_features):
             value = np.float64(models[k, d]) * scale
             terms[d] = value * value
-        norm = np.sqrt(_sum_in_lanes(terms))
+        norm = np.sqrt(sum_in_lanes(terms))
         nonzero[k] = 1.0 if norm > 0.0 else 0.0
         scale = scale / norm if norm > 0.0 else 0.0
         for d in range(n_features):
@@ -54,7 +40,7 @@ def unit_offsets(models, reference, offsets, squares, nonzero):
         for d in range(n_features):
             value = np.float64(offsets[k, d])
             terms[d] = value * value
-        squares[k] = _sum_in_lanes(terms)
+        squares[k] = sum_in_lanes(terms)
 
 
 @njit
@@ -93,7 +79,7 @@ def manhattan_rows(rows, models, distances):
         for k in range(models.shape[0]):
             for d in range(n_features):
                 terms[d] = abs(np.float64(rows[i, d]) - np.float64(models[k, d]))
-            distances[i, k] = _sum_in_lanes(terms)
+            distances[i, k] = sum_in_lanes(terms)
 
 
 @njit

@@ -8,6 +8,7 @@ their entries; sums over coordinates or clients run in float64.
 import numpy as np
 
 from ._jit import njit
+from ._lanes import sum_in_lanes
 
 
 @njit
@@ -21,21 +22,6 @@ def diagonal_floor(diagonal, relative, floor):
             floor[d] += np.float64(diagonal[k, d])
     for d in range(n_features):
         floor[d] = relative * (floor[d] / n_clients)
-
-
-@njit
-def _sum_in_lanes(terms):
-    """Sum in eight running totals: a fixed order that vectorises."""
-    lanes = np.zeros(8)
-    blocks = terms.shape[0] // 8 * 8
-    for d in range(0, blocks, 8):
-        for lane in range(8):
-            lanes[lane] += terms[d + lane]
-    for d in range(blocks, terms.shape[0]):
-        lanes[d - blocks] += terms[d]
-    return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + (
-        (lanes[4] + lanes[5]) + (lanes[6] + lanes[7])
-    )
 
 
 @njit
@@ -58,7 +44,7 @@ def variance_reduction(moment, diagonal, floor, scores):
             u = np.float64(moment[k, d])
             q = np.float64(diagonal[k, d])
             terms[d] = u / q * u if q > floor[d] else 0.0
-        scores[k] = _sum_in_lanes(terms)
+        scores[k] = sum_in_lanes(terms)
 
 
 @njit
@@ -97,4 +83,4 @@ def advance_moments(
         for d in range(n_features):
             u, q = moment[k, d], diagonal[k, d]
             terms[d] = np.float64(u / q * u) if q > floor[d] else 0.0
-        scores[k] = _sum_in_lanes(terms)
+        scores[k] = sum_in_lanes(terms)

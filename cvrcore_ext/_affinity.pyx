@@ -5,24 +5,12 @@ import numpy as np
 from cython cimport floating
 from libc.math cimport fabs, sqrt
 
+cdef extern from "_lanes.h":
+    double sum_in_lanes(const double*, Py_ssize_t) nogil
+
 ctypedef fused stored:  # what an affinity is kept in, apart from what it is made of
     float
     double
-
-
-cdef double _sum_in_lanes(const double[::1] terms) noexcept nogil:
-    cdef Py_ssize_t blocks = terms.shape[0] // 8 * 8, d, lane
-    cdef double[8] lanes
-    for lane in range(8):
-        lanes[lane] = 0.0
-    for d in range(0, blocks, 8):
-        for lane in range(8):
-            lanes[lane] += terms[d + lane]
-    for d in range(blocks, terms.shape[0]):
-        lanes[d - blocks] += terms[d]
-    return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + (
-        (lanes[4] + lanes[5]) + (lanes[6] + lanes[7])
-    )
 
 
 def unit_offsets(
@@ -46,7 +34,7 @@ def unit_offsets(
             for d in range(n_features):
                 value = <double>models[k, d] * scale
                 terms[d] = value * value
-            norm = sqrt(_sum_in_lanes(terms))
+            norm = sqrt(sum_in_lanes(&terms[0], n_features))
             nonzero[k] = 1.0 if norm > 0.0 else 0.0
             scale = scale / norm if norm > 0.0 else 0.0
             for d in range(n_features):
@@ -56,7 +44,7 @@ def unit_offsets(
             for d in range(n_features):
                 value = offsets[k, d]
                 terms[d] = value * value
-            squares[k] = _sum_in_lanes(terms)
+            squares[k] = sum_in_lanes(&terms[0], n_features)
 
 
 def squared_distances(
@@ -88,7 +76,7 @@ def manhattan_rows(
             for k in range(models.shape[0]):
                 for d in range(n_features):
                     terms[d] = fabs(<double>rows[i, d] - <double>models[k, d])
-                distances[i, k] = <stored>_sum_in_lanes(terms)
+                distances[i, k] = <stored>sum_in_lanes(&terms[0], n_features)
 
 
 def normalise_rows(

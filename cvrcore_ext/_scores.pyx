@@ -4,6 +4,9 @@ import numpy as np
 
 from cython cimport floating
 
+cdef extern from "_lanes.h":
+    double sum_in_lanes(const double*, Py_ssize_t) nogil
+
 cdef extern from "_moments.h":
     double advance_f64(
         double*, double*, const double*, const double*, double, double, const double*, Py_ssize_t,
@@ -26,21 +29,6 @@ def diagonal_floor(const floating[:, ::1] diagonal, double relative, double[::1]
             floor[d] = relative * (floor[d] / n_clients)
 
 
-cdef double _sum_in_lanes(const double[::1] terms) noexcept nogil:
-    cdef Py_ssize_t blocks = terms.shape[0] // 8 * 8, d, lane
-    cdef double[8] lanes
-    for lane in range(8):
-        lanes[lane] = 0.0
-    for d in range(0, blocks, 8):
-        for lane in range(8):
-            lanes[lane] += terms[d + lane]
-    for d in range(blocks, terms.shape[0]):
-        lanes[d - blocks] += terms[d]
-    return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + (
-        (lanes[4] + lanes[5]) + (lanes[6] + lanes[7])
-    )
-
-
 def variance_reduction(
     const floating[:, ::1] moment,
     const floating[:, ::1] diagonal,
@@ -57,7 +45,7 @@ def variance_reduction(
                 u = moment[k, d]
                 q = diagonal[k, d]
                 terms[d] = u / q * u if q > floor[d] else 0.0
-            scores[k] = _sum_in_lanes(terms)
+            scores[k] = sum_in_lanes(&terms[0], n_features)
 
 
 def advance_moments(

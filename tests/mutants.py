@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 #: File, the text as it is, the text with a fault, tests that must notice.
 FAULTS = [
     ("_scores", "relative * (floor[d] / n_clients)", "relative * floor[d]", "scores covariance"),
-    ("_scores", "lanes[d - blocks] += terms[d]", "lanes[0] = terms[d]", "scores"),
+    ("_lanes", "lanes[d - blocks] += terms[d]", "lanes[0] = terms[d]", "scores"),
     ("_scores", "terms[d] = u / q * u if q > floor[d] else 0.0", "terms[d] = u / q * u", "scores"),
     ("_covariance", "return max(begin[asked], 0) if begin.shape[0] > 0 else 0", "return 0", "covariance coalition"),
     ("_covariance", "while step < n_stored:", "while step < n_stored - 1:", "covariance coalition"),
