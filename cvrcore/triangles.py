@@ -116,7 +116,7 @@ class Triangles:
     def scale(self, factor: float) -> None:
         """Multiply every entry."""
         self.base *= factor
-        self.recent *= np.sqrt(factor)
+        self.recent[self._held()] *= np.sqrt(factor)
 
     def grown(self, n_clients: int, ones: float) -> Triangles:
         """Return those of more clients, whose residual has been 0 so far."""
@@ -130,6 +130,10 @@ class Triangles:
         if blocks.size:
             self._begin(blocks)
             self.settle()
+
+    def _held(self) -> Ids:
+        """Return where the residuals are that some block waits for, oldest first."""
+        return np.arange(self.steps - int(self.waiting.max()), self.steps) % DEFERRED
 
     def _longest(self) -> Ids:
         """Return for how many residuals each block may have waited, by its turn."""
@@ -152,7 +156,7 @@ class Triangles:
         joined = np.empty((pairs.size, self.n_features), self.base.dtype)
         for block, part in self._columns(joined):
             part[:] = block[pairs, : part.shape[1]]
-        last = np.arange(self.steps - self.waiting.max(), self.steps) % DEFERRED
+        last = self._held()
         return {
             "base": joined,
             "history": [self.recent[last].transpose(1, 0, 2).copy()] if last.size else [],
