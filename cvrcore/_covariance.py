@@ -61,11 +61,10 @@ def add_history(history, n_stored, clients, others, begin, entries, places):
 
 
 @njit
-def _pair(k, j):
-    """Return where a pair is in a block of the triangles."""
-    high, low = max(k, j), min(k, j)
-    square = (high // EDGE) * (high // EDGE + 1) // 2 + low // EDGE
-    return (square * EDGE + high % EDGE) * EDGE + low % EDGE
+def _pair(i, j):
+    """Return where a pair is in a block of the triangles, i's square not above j's."""
+    square = (i // EDGE) * (i // EDGE + 1) // 2 + j // EDGE
+    return (square * EDGE + i % EDGE) * EDGE + j % EDGE
 
 
 @njit
@@ -87,7 +86,7 @@ def read_triangles(base, recent, steps, waiting, clients, others, entries):
     n_features = entries.shape[1]
     for asked in range(clients.shape[0]):
         k, j = clients[asked], others[asked]
-        row = _pair(k, j)
+        row = _pair(max(k, j), min(k, j))
         for block in range(base.shape[0]):
             low, high = block * LANES, min(block * LANES + LANES, n_features)
             for d in range(low, high):
@@ -112,8 +111,7 @@ def fold_triangles(base, history, first, n_stored, block):
                 packed[k, step, lane] = history[place, k, block * LANES + lane]
     for i in range(n_padded):
         for j in range((i // EDGE + 1) * EDGE):
-            square = (i // EDGE) * (i // EDGE + 1) // 2 + j // EDGE
-            row = (square * EDGE + i % EDGE) * EDGE + j % EDGE
+            row = _pair(i, j)
             for lane in range(LANES):
                 totals[lane] = np.float64(base[block, row, lane])
             for step in range(n_stored):

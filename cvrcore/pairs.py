@@ -137,14 +137,15 @@ class PairCache:
         n_others = np.bincount(self._groups)[self._groups] - 1
         fellows = (self.others >= 0) & (self._groups[self.others] == self._groups[:, None])
         missing = n_others > np.count_nonzero(fellows, axis=1)
-        for client in (missing & (n_others <= self.SLOTS)).nonzero()[0].tolist():
-            members = (self._groups == self._groups[client]).nonzero()[0]
-            new = np.setdiff1d(members, np.append(self.others[client], client))
-            free = (~fellows[client]).nonzero()[0]
-            slots = free[np.argsort(self._asked[client, free], kind="stable")][: new.size]
-            self.others[client, slots], self.reached[client, slots] = new, 0
-            self._asked[client, slots] = n_rounds
-            self.values[client * self.SLOTS + slots] = fresh
+        for group in np.unique(self._groups[missing & (n_others <= self.SLOTS)]).tolist():
+            members = (self._groups == group).nonzero()[0]
+            for client in members[missing[members]].tolist():
+                new = np.setdiff1d(members, np.append(self.others[client], client))
+                free = (~fellows[client]).nonzero()[0]
+                slots = free[np.argsort(self._asked[client, free], kind="stable")][: new.size]
+                self.others[client, slots], self.reached[client, slots] = new, 0
+                self._asked[client, slots] = n_rounds
+                self.values[client * self.SLOTS + slots] = fresh
 
     def settle(self) -> None:
         """End what `advance` began. What is cut off stays unknown."""

@@ -84,7 +84,11 @@ class CovarianceStore:
         self._cache: PairCache | None = None
         self._room: Triangles | None = None  # what the next `close` makes the store dense with
         if kind == "dense":
-            self.triangles = Triangles(n_clients, n_features, dtype, self.ones)
+            self.triangles = Triangles(*self._size, self.ones)
+
+    @property
+    def _size(self) -> tuple[int, int, Any]:
+        return self.n_clients, self.n_features, self.dtype
 
     @property
     def form(self) -> str:
@@ -115,7 +119,7 @@ class CovarianceStore:
             return
         pays = PairCache.pays(self.history.window) and self.history.count >= BLOCK // 2
         if self._cache is None and pays:
-            self._cache = PairCache(self.n_clients, self.n_features, self.dtype)
+            self._cache = PairCache(*self._size)
         if self._cache is not None:
             self._begin = self._cache.find(pairs)
         fresh = self.history.count * pairs.clients.size - int(self._begin.sum())
@@ -182,7 +186,7 @@ class CovarianceStore:
             return
         self.history.reserve(n_rounds)
         if self._cache is None and PairCache.pays(self.history.window):
-            self._cache = PairCache(self.n_clients, self.n_features, self.dtype)
+            self._cache = PairCache(*self._size)
             self._cache.values[:] = 0.0
 
     def open(self, rate: float) -> Slot:
@@ -193,8 +197,7 @@ class CovarianceStore:
             self._rescale()
             scale = 1.0 - rate
         dense_next = self.triangles is None and self.kind == "auto" and self._dense_pays()
-        size = (self.n_clients, self.n_features, self.dtype)
-        self._room = Triangles(*size) if dense_next else None
+        self._room = Triangles(*self._size) if dense_next else None
         weight = float(np.sqrt(rate / scale))
         # A decaying rate has weight 1 up to rounding: then there is nothing to scale.
         block, index = (self.history if self.triangles is None else self.triangles).slot()
@@ -283,12 +286,11 @@ class CovarianceStore:
         self.ones = check_number(state["ones"], "ones", minimum=0, maximum=1)
         self._streamed = check_number(state.get("streamed", 0.0), "streamed", minimum=0)
         self.triangles = self._cache = None
-        size = (self.n_clients, self.n_features, self.dtype)
-        self.history = History(*size, self.history.window)
+        self.history = History(*self._size, self.history.window)
         if state["base"] is None:
             self.history.restore(state)
         else:
-            self.triangles = Triangles(*size, self.ones)
+            self.triangles = Triangles(*self._size, self.ones)
             self.triangles.restore(state)
 
     # -- its form -----------------------------------------------------------------
@@ -309,7 +311,7 @@ class CovarianceStore:
             return
         self.triangles.settle()
         if self.history.count:  # all of it is in there by now
-            self.history = History(self.n_clients, self.n_features, self.dtype)
+            self.history = History(*self._size)
 
     def _rescale(self) -> None:
         """Bring scale back to 1 before it underflows (a constant rate gets there)."""

@@ -25,7 +25,7 @@ FAULTS = [
     ("_scores", "terms[d] = u / q * u if q > floor[d] else 0.0", "terms[d] = u / q * u", "scores"),
     ("_covariance", "return max(begin[asked], 0) if begin.shape[0] > 0 else 0", "return 0", "covariance coalition"),
     ("_covariance", "while step < n_stored:", "while step < n_stored - 1:", "covariance coalition"),
-    ("_covariance", "high, low = max(k, j), min(k, j)", "high, low = k, j", "covariance coalition"),
+    ("_covariance", "row = _pair(max(k, j), min(k, j))", "row = _pair(k, j)", "covariance coalition"),
     ("_covariance", "range(min(LANES, n_features - block * LANES))", "range(min(LANES, n_features - block * LANES - 1))", "covariance coalition"),
     ("_covariance", "for j in range((i // EDGE + 1) * EDGE):", "for j in range(i // EDGE * EDGE):", "covariance coalition"),
     ("_affinity", "1.0 / peak if peak > 1e-300 else 0.0", "1.0", "affinity broken_reports"),
