@@ -97,7 +97,7 @@ def test_clustering_is_as_good_as_the_peers(kind, size):
         with threadpool_limits(1):
             theirs = peer.cluster()
         ours = steady.selector.select().coalitions
-        points, _ = spectral_points(Affinity(peer.models, "rbf", 1.0).matrix(), n_select)
+        points, _ = spectral_points(Affinity(peer.models, "rbf", 1.0), n_select)
         ratios.append(inertia(points, ours) / inertia(points, theirs))
         if kind == "planted":
             assert len(set(zip(ours, np.arange(n_clients) % n_select, strict=True))) == n_select

@@ -20,7 +20,7 @@ from bench.workloads import Models
 from cvrcore.affinity import Affinity
 from cvrcore.clustering import spectral_coalitions
 from cvrcore.partition import COLD, warm_effort
-from cvrcore.spectral import spectral_points
+from cvrcore.spectral import Bare, spectral_points
 from cvrcore.threads import n_threads, single_blas_thread
 
 PART = "one clustering"
@@ -119,7 +119,7 @@ def measure(short=False):
         models = Models(kind, *size)
         with single_blas_thread():
             cold, warm, labels, affinity = ours(models, size)
-        points, _ = spectral_points(affinity, size[2])
+        points, _ = spectral_points(Bare(affinity), size[2])
         results = {name: timed(peer, affinity, size[2]) for name, peer in PEERS.items()}
         reference = inertia(points, results["scikit-learn, kmeans"][1])
         label = f"K={size[0]:,}, {kind}"

@@ -105,7 +105,7 @@ def judged(labels, exact, points, scores, truth, held):
 
 def landmark_quality(world, rows, scores, n_select, sizes):
     """Return quality against m for both ways of drawing landmarks, and the exact path's."""
-    points, _ = spectral_points(Affinity(rows, "rbf", 1.0).matrix(), n_select)
+    points, _ = spectral_points(Affinity(rows, "rbf", 1.0), n_select)
     held = world.weights > 0
 
     def exact_labels(seed):

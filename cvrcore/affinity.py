@@ -9,12 +9,12 @@ from numpy.typing import ArrayLike
 
 from . import _backend
 from ._validation import Float, Ids, check_choice, check_matrix, check_number, check_vector
+from .deviations import Deviations
 from .principal import Principal
 from .threads import run_chunks, single_blas_thread
 
 KERNELS: Final = ("rbf", "cosine", "laplacian", "sigmoid")
-#: Kernels whose affinity has no negative eigenvalue; tanh has no such promise.
-POSITIVE_KERNELS: Final = ("rbf", "cosine", "laplacian")
+_POSITIVE_KERNELS: Final = ("rbf", "cosine", "laplacian")  # tanh may have negative eigenvalues
 _SMOOTH_KERNELS: Final = ("rbf", "cosine")
 _CHUNK: Final = 32  # rows of the affinity filled by one task, at most
 
@@ -58,10 +58,31 @@ class Affinity:
         _backend.unit_offsets(models, self.reference, self.offsets, self._squares, self._nonzero)
         self.reference = self.offsets.mean(axis=0)
         self.principal = Principal(self.offsets, kernel in _SMOOTH_KERNELS)
-        self.update(np.arange(n_clients), models)
+        self.positive = kernel in _POSITIVE_KERNELS
+        self._deviations: Deviations | None = None  # until somebody asks
+        self._behind: list[Ids] = []  # clients whose columns are older than their rows, in order
+        self._replace(np.arange(n_clients), models, self._proximity)
+        _symmetrise(self._proximity)
+
+    @property
+    def n_clients(self) -> int:
+        """Return how many clients there are."""
+        return self.offsets.shape[0]
 
     def update(self, ids: Ids, models: Float) -> None:
         """Replace the rows of some clients: O(len(ids) K D)."""
+        fresh = np.empty((ids.size, self.n_clients), dtype=self._proximity.dtype)
+        self._replace(ids, models, fresh)
+        among = fresh[:, ids]
+        _symmetrise(among)
+        fresh[:, ids] = among
+        self._proximity[ids] = fresh
+        self._behind.append(ids)
+        if self._deviations is not None:
+            self._deviations.update(ids, fresh)
+
+    def _replace(self, ids: Ids, models: Float, fresh: Float) -> None:
+        """Replace the rows of some clients, and write their proximity to all into `fresh`."""
         offsets = np.empty_like(models)
         squares, nonzero = np.empty(ids.size), np.empty(ids.size)
         _backend.unit_offsets(models, self.reference, offsets, squares, nonzero)
@@ -69,24 +90,46 @@ class Affinity:
         self.principal.update(ids)
         self._squares[ids] = squares
         self._nonzero[ids] = nonzero
-        fresh = np.empty((ids.size, self.offsets.shape[0]), dtype=self._proximity.dtype)
 
         def fill(start: int, stop: int) -> None:
             self._kernel_rows(ids[start:stop], offsets[start:stop], fresh[start:stop])
 
         n_tasks = max(1, -(-ids.size // _CHUNK))
         run_chunks(fill, ids.size, -(-ids.size // n_tasks))  # tasks of one size
-        self._proximity[ids] = fresh
-        self._proximity[:, ids] = fresh.T
 
     def matrix(self) -> Float:
         """Return the affinity (K, K), diagonal kept, before any row is normalised."""
+        self._mirror()
         if self.gamma != "median":
             return self._proximity
         above = self._proximity[np.triu_indices_from(self._proximity, k=1)]
         median = float(np.median(above)) if above.size else 1.0
         tiny = np.finfo(np.float64).tiny  # its inverse is still finite
         return np.exp(self._proximity * (-1.0 / median if median > tiny else -1.0))
+
+    def _mirror(self) -> None:
+        """Bring columns up to date: who wants the whole matrix pays for it."""
+        if len(self._behind) == 1:
+            (ids,) = self._behind
+            self._proximity[:, ids] = self._proximity[ids].T
+        elif self._behind:
+            newest = np.full(self._proximity.shape[0], -1)
+            for number, ids in enumerate(self._behind):
+                newest[ids] = number
+            for start in range(0, newest.size, _CHUNK):
+                rows = slice(start, start + _CHUNK)
+                older = newest[rows, None] < newest
+                np.copyto(self._proximity[rows], self._proximity.T[rows], where=older)
+        self._behind = []
+
+    def deviations(self) -> Deviations:
+        """Return how far affinities are from their mean; kept up to date from now on."""
+        if self.gamma == "median":  # all of them change with every row
+            return Deviations(self.matrix())
+        if self._deviations is None or self._deviations.due:
+            self._deviations = None  # its memory first
+            self._deviations = Deviations(self.matrix())
+        return self._deviations
 
     def has_distinct(self, count: int) -> bool:
         """Return whether there are at least `count` different normalised rows."""
@@ -103,6 +146,7 @@ class Affinity:
 
     def state(self) -> dict[str, Any]:
         """Return everything as arrays: a recomputed matrix would differ in its last bits."""
+        self._mirror()
         return {
             "reference": self.reference.copy(),
             "offsets": self.offsets.copy(),
@@ -110,6 +154,7 @@ class Affinity:
             "nonzero": self._nonzero.copy(),
             "proximity": self._proximity.copy(),
             "principal": self.principal.state(),
+            "deviations": None if self._deviations is None else self._deviations.state(),
         }
 
     @classmethod
@@ -122,9 +167,11 @@ class Affinity:
         found._squares = check_vector(state["squares"], "squares", n_clients).copy()
         found._nonzero = check_vector(state["nonzero"], "nonzero", n_clients).copy()
         proximity = check_matrix(state["proximity"], "proximity", (n_clients, n_clients))
-        found._proximity = proximity.astype(found.offsets.dtype)
+        found._proximity, found._behind = proximity.astype(found.offsets.dtype), []
         found.principal = Principal(found.offsets, kernel in _SMOOTH_KERNELS)
-        found.principal.restore(state.get("principal"))  # older states have none
+        found.principal.restore(state.get("principal"))  # older states have neither this ...
+        if state.get("deviations") is not None:  # ... nor this
+            found._deviations = Deviations.restored(state["deviations"], n_clients)
         return found
 
     def _kernel_rows(self, ids: Ids, offsets: Float, rows: Float) -> None:
@@ -136,6 +183,13 @@ class Affinity:
         if isinstance(self.gamma, str):  # "median": scaled as a whole, in `matrix`
             return
         apply_kernel(self.kernel, self.gamma, rows, self._nonzero[ids], self._nonzero)
+
+
+def _symmetrise(matrix: Float) -> None:
+    """Make two sides equal that differ by rounding: products sum in an order of their own."""
+    for start in range(0, matrix.shape[0], _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        np.minimum(matrix[rows], matrix.T[rows], out=matrix[rows])
 
 
 def apply_kernel(kernel: str, gamma: float, distances: Float, left: Float, right: Float) -> None:

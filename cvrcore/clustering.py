@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from . import _backend
 from ._validation import Float, Ids, check_choice, check_count, check_matrix, check_seed
-from .affinity import KERNELS, POSITIVE_KERNELS, Affinity, check_gamma
+from .affinity import KERNELS, Affinity, check_gamma
 from .spectral import NOBODY, Basis, spectral_points
 from .threads import single_blas_thread
 
@@ -91,10 +91,7 @@ def spectral_embedding(
     """
     if not affinity.has_distinct(n_coalitions):
         return None
-    positive = affinity.kernel in POSITIVE_KERNELS
-    points, basis = spectral_points(
-        affinity.matrix(), n_coalitions, basis, positive, affinity.principal, changed
-    )
+    points, basis = spectral_points(affinity, n_coalitions, basis, changed)
     # Eigenvectors are bounded and warm ones are float32: no digit is lost, and half the time.
     return points.astype(np.float32), basis
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from ._validation import Float, Ids
-from .normalised import NormalisedAffinity
+from .deviations import Deviations
+from .normalised import NormalisedAffinity, Operator, ScaledDeviations
 from .principal import Principal
 from .subspace import FEW, chebyshev, rayleigh_ritz, steepest
 from .threads import single_blas_thread
@@ -40,28 +41,61 @@ class Basis:
     products: int = 0  # matrix-block products spent, 0 for a direct solver
 
 
+class Source(Protocol):
+    """What is clustered: `cvrcore.affinity.Affinity`, or a `Bare` matrix."""
+
+    @property
+    def n_clients(self) -> int:
+        """Return how many there are."""
+
+    @property
+    def positive(self) -> bool:
+        """Return whether no eigenvalue is negative; the iteration relies on it."""
+
+    @property
+    def principal(self) -> Principal | None:
+        """Return the principal axes of the rows that the affinity is of, if they are known."""
+
+    def matrix(self) -> Float:
+        """Return the affinity: symmetric, of positive degrees."""
+
+    def deviations(self) -> Deviations:
+        """Return it less its mean."""
+
+
+class Bare:
+    """An affinity of which nothing is known but the matrix."""
+
+    def __init__(
+        self, affinity: Float, positive: bool = True, principal: Principal | None = None
+    ) -> None:
+        self.n_clients, self.positive, self.principal = len(affinity), positive, principal
+        self._affinity = affinity
+
+    def matrix(self) -> Float:
+        """Return the affinity."""
+        return self._affinity
+
+    def deviations(self) -> Deviations:
+        """Return it less its mean."""
+        return Deviations(self._affinity)
+
+
 def spectral_points(
-    affinity: Float,
-    n_coalitions: int,
-    start: Basis | None = None,
-    positive: bool = True,
-    principal: Principal | None = None,
-    changed: Ids = NOBODY,
+    affinity: Source, n_coalitions: int, start: Basis | None = None, changed: Ids = NOBODY
 ) -> tuple[Float, Basis]:
     """Embed clients by the ``n_coalitions - 1`` eigenvectors that follow the constant one.
 
+    Where rows are known and lie close together, their principal axes are filtered with; where
+    there are many and no start, they are one.
+
     Parameters
     ----------
-    affinity : array of shape (n_clients, n_clients), symmetric, positive degrees
+    affinity : Source
     n_coalitions : int
     start : Basis, optional
         Eigenvectors of a similar problem. The solver iterates from them, and falls back
         to a direct one if that does not converge.
-    positive : bool
-        Whether the affinity has no negative eigenvalue; the iteration relies on it.
-    principal : Principal, optional
-        Of the rows that the affinity is of: to iterate from where there is no start and the
-        problem is large, and to filter with where these rows are close together.
     changed : array of int64
         Clients whose affinities differ from those that `start` is of.
 
@@ -74,12 +108,16 @@ def spectral_points(
     -----
     To be called with BLAS on one thread: products are shared out among ours.
     """
-    n_clients, n_wanted = affinity.shape[0], n_coalitions - 1
+    n_clients, n_wanted, principal = affinity.n_clients, n_coalitions - 1, affinity.principal
     block = block_width(n_clients, n_wanted)
     warm = start is not None and start.vectors.shape == (n_clients, block)
     large = principal is not None and n_clients > DENSE_LIMIT and block <= n_clients // 4
-    if positive and (warm or large):
-        operator = NormalisedAffinity(affinity, np.float32)
+    operator: Operator
+    if affinity.positive and (warm or large):
+        if n_clients <= FEW:
+            operator = NormalisedAffinity(affinity.matrix(), np.float32)
+        else:
+            operator = ScaledDeviations(affinity.deviations())
         if not warm:
             assert principal is not None
             start = _rough_basis(operator, principal.coordinates(block), n_wanted)
@@ -88,7 +126,7 @@ def spectral_points(
         basis = filtered_subspace(operator, start, n_wanted, changed, principal if near else None)
         if basis is not None:
             return operator.embed(basis.vectors[:, :n_wanted]), basis
-    operator = NormalisedAffinity(affinity, positive=positive)
+    operator = NormalisedAffinity(affinity.matrix(), positive=affinity.positive)
     basis = direct_basis(operator, block)
     return operator.embed(basis.vectors[:, :n_wanted]), basis
 
@@ -107,15 +145,15 @@ def block_width(n_clients: int, n_wanted: int) -> int:
     return min(whole if 4 * whole <= n_clients else width, n_clients - 1)
 
 
-def _rough_basis(operator: NormalisedAffinity, block: Float, n_wanted: int) -> Basis:
+def _rough_basis(operator: Operator, block: Float, n_wanted: int) -> Basis:
     """Make a start of a guess: its Ritz vectors, of which many sweeps may be needed."""
-    block = np.linalg.qr(block.astype(operator.matrix.dtype))[0]
+    block = np.linalg.qr(block.astype(operator.dtype))[0]
     vectors, _, values, _ = rayleigh_ritz(operator, block, operator.apply(block), n_wanted)
     return Basis(vectors, values, degree=_ROUGH_DEGREE)
 
 
 def filtered_subspace(
-    operator: NormalisedAffinity,
+    operator: Operator,
     start: Basis,
     n_wanted: int,
     changed: Ids = NOBODY,
@@ -129,7 +167,7 @@ def filtered_subspace(
     ratio of that value to their own. Before all that comes what costs less than a product:
     `principal`, or new entries for clients that have `changed`, where they are few.
     """
-    vectors = start.vectors.astype(operator.matrix.dtype, copy=False)
+    vectors = start.vectors.astype(operator.dtype, copy=False)
     if principal is not None and start.values[-1] > 0:
         vectors = principal.filtered(vectors, start.values, n_wanted)
     elif 0 < 4 * changed.size <= vectors.shape[0]:
@@ -161,7 +199,7 @@ def filtered_subspace(
     return None
 
 
-def _extended(operator: NormalisedAffinity, vectors: Float, values: Float, changed: Ids) -> Float:
+def _extended(operator: Operator, vectors: Float, values: Float, changed: Ids) -> Float:
     """Return the vectors with entries of some clients made anew from those of all others.
 
     An eigenvector's entry is the mean of all entries, weighed by the client's affinities,
@@ -169,7 +207,7 @@ def _extended(operator: NormalisedAffinity, vectors: Float, values: Float, chang
     of the error, for the price of these rows.
     """
     found, known = vectors.copy(), values > 1e-3 * values[0]  # of the rest rounding is left
-    entries = operator.matrix[changed] @ vectors
+    entries = operator.rows_of(changed, vectors)
     found[changed] = np.where(known, entries / np.where(known, values, 1.0), vectors[changed])
     return found
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from . import _backend
 from ._validation import Float
-from .normalised import NormalisedAffinity
+from .normalised import NormalisedAffinity, Operator
 
 FEW: Final = 160  # clients up to which our own small kernels beat calls of BLAS
 
@@ -25,7 +25,7 @@ def steepest(best: float, worst: float) -> int:
 
 
 def chebyshev(
-    operator: NormalisedAffinity,
+    operator: Operator,
     vectors: Float,
     image: Float | None,
     half: float,
@@ -36,7 +36,7 @@ def chebyshev(
 
     `image` is that of `vectors`, if it is known.
     """
-    if vectors.shape[0] <= FEW and degree > 0:
+    if isinstance(operator, NormalisedAffinity) and vectors.shape[0] <= FEW and degree > 0:
         filtered, image = np.empty_like(vectors), np.empty_like(vectors)
         _backend.filter_block(operator.matrix, vectors, half, largest, degree, filtered, image)
         operator.products += degree + 1
@@ -68,7 +68,7 @@ def chebyshev(
 
 
 def rayleigh_ritz(
-    operator: NormalisedAffinity, block: Float, image: Float, n_wanted: int
+    operator: Operator, block: Float, image: Float, n_wanted: int
 ) -> tuple[Float, Float, Float, float]:
     """Return orthonormal Ritz vectors of a block's span, their images, values and error.
 

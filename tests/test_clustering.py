@@ -11,7 +11,7 @@ import cvrcore
 from cvrcore.affinity import KERNELS, Affinity
 from cvrcore.clustering import Effort, cluster_points, number_by_appearance
 from cvrcore.normalised import NormalisedAffinity
-from cvrcore.spectral import Basis, filtered_subspace, spectral_points
+from cvrcore.spectral import Bare, Basis, filtered_subspace, spectral_points
 
 
 def run_kmeans(kmeans, points, n_clusters, n_init, seed, start=(), n_swaps=0):
@@ -113,7 +113,7 @@ def test_embedding_spans_the_leading_eigenvectors(kind, n_coalitions):
     rng = np.random.default_rng(6)
     models = planted_models(60, 20, 8, rng)[0] if kind == "planted" else flat_models(60, 20, rng)
     affinity = naive.affinity(models)
-    points, _ = spectral_points(affinity, n_coalitions)
+    points, _ = spectral_points(Bare(affinity), n_coalitions)
     expected = naive.embedding(affinity, n_coalitions)[:, 1:]
     # Signs and rotations are free: distances between points are not.
     ours = np.linalg.norm(points[:, None] - points[None], axis=2)
@@ -125,7 +125,7 @@ def test_negative_eigenvalues_do_not_let_the_constant_vector_back_in():
     models = np.random.default_rng(0).normal(size=(12, 3))
     affinity = naive.affinity(models, "sigmoid", 3.0)
     assert np.linalg.eigvalsh(affinity).min() < 0
-    points, _ = spectral_points(affinity, 8, positive=False)
+    points, _ = spectral_points(Bare(affinity, positive=False), 8)
     expected = naive.embedding(affinity, 8)[:, 1:]
     ours = np.linalg.norm(points[:, None] - points[None], axis=2)
     theirs = np.linalg.norm(expected[:, None] - expected[None], axis=2)
@@ -147,12 +147,12 @@ def test_warm_start_reaches_the_direct_solution(kind, n_clients):
 
     models = fresh(n_clients)
     affinity = Affinity(models, "rbf", 1.0)
-    _, basis = spectral_points(affinity.matrix(), n_coalitions)
+    _, basis = spectral_points(affinity, n_coalitions)
     for _ in range(5):
         ids = rng.choice(n_clients, size=n_coalitions, replace=False)
         models[ids] += 0.05 * rng.normal(size=(ids.size, 60))
         affinity.update(ids, models[ids])
-        _, basis = spectral_points(affinity.matrix(), n_coalitions, basis)
+        _, basis = spectral_points(affinity, n_coalitions, basis)
         assert basis.products > 0, "the warm start fell back to a direct solver"
         operator = NormalisedAffinity(affinity.matrix())
         exact = np.linalg.eigvalsh(operator.matrix)[::-1][: n_coalitions - 1]

@@ -12,7 +12,7 @@ import cvrcore
 from cvrcore import _backend
 from cvrcore.lloyd import lloyd
 from cvrcore.nystrom import choose_landmarks, nystrom_points
-from cvrcore.spectral import spectral_points
+from cvrcore.spectral import Bare, spectral_points
 
 
 @pytest.mark.parametrize("landmarks", ["uniform", "kmeans++"])
@@ -22,7 +22,7 @@ def test_every_client_as_a_landmark_gives_the_exact_embedding(kernel, landmarks)
     rows, _ = planted_models(120, 30, 6, rng)
     gamma = 0.2 if kernel == "laplacian" else 1.0
     affinity = naive.affinity(rows, kernel, gamma)
-    exact, _ = spectral_points(affinity, 6, positive=kernel != "sigmoid")
+    exact, _ = spectral_points(Bare(affinity, positive=kernel != "sigmoid"), 6)
     points = nystrom_points(rows, 6, rng, kernel, gamma, 120, landmarks)
     # Equal up to signs and rotations inside equal eigenvalues: compare all distances.
     for found in (points[:, None] - points, exact[:, None] - exact):
@@ -43,7 +43,7 @@ def test_flat_models_keep_their_leading_subspace():
     """Stated bound: 500 landmarks of 1500 lose under 2 % of the subspace of P = 20."""
     rng = np.random.default_rng(2)
     rows = flat_models(1500, 100, rng)
-    exact, _ = spectral_points(naive.affinity(rows), 20)
+    exact, _ = spectral_points(Bare(naive.affinity(rows)), 20)
     points = nystrom_points(rows, 20, rng, n_landmarks=500)
     left, right = (np.linalg.qr(x - x.mean(axis=0))[0] for x in (exact, points))
     assert np.linalg.svd(left.T @ right, compute_uv=False).mean() > 0.98

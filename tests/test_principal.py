@@ -9,7 +9,7 @@ import cvrcore
 from cvrcore.affinity import Affinity
 from cvrcore.normalised import NormalisedAffinity
 from cvrcore.principal import Principal
-from cvrcore.spectral import TOLERANCE, spectral_points
+from cvrcore.spectral import TOLERANCE, Bare, spectral_points
 
 SIZE = (400, 100)
 
@@ -32,7 +32,7 @@ def solve(rounds, told):
     basis, products = None, []
     for affinity in rounds:
         principal = affinity.principal if told else None
-        _, basis = spectral_points(affinity.matrix(), 20, basis, principal=principal)
+        _, basis = spectral_points(Bare(affinity.matrix(), principal=principal), 20, basis)
         products.append(basis.products)
     return basis, affinity, products[-8:]
 

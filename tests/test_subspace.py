@@ -10,6 +10,7 @@ from cvrcore.affinity import Affinity
 from cvrcore.normalised import NormalisedAffinity
 from cvrcore.spectral import (
     TOLERANCE,
+    Bare,
     Basis,
     _extended,
     block_width,
@@ -98,11 +99,11 @@ def test_warm_start_finds_the_leading_vectors(backend, n_clients):
     rng = np.random.default_rng(4)
     centres = rng.normal(size=(6, 20))[np.arange(n_clients) % 6]
     rows = centres + 0.4 * rng.normal(size=(n_clients, 20))
-    _, basis = spectral_points(Affinity(rows, "rbf", 1.0).matrix(), 6)
+    _, basis = spectral_points(Affinity(rows, "rbf", 1.0), 6)
     rows[:6] = centres[:6] + 0.4 * rng.normal(size=(6, 20))
     matrix = Affinity(rows, "rbf", 1.0).matrix()
     warm = Basis(basis.vectors, basis.values)
-    points, found = spectral_points(matrix, 6, warm)
+    points, found = spectral_points(Bare(matrix), 6, warm)
     assert found.products > 0  # it did iterate
     exact = np.linalg.eigh(NormalisedAffinity(matrix).matrix)[1][:, ::-1][:, :5]
     cosines = np.linalg.svd(exact.T @ found.vectors[:, :5], compute_uv=False)
@@ -129,9 +130,9 @@ def affinities(kind, n_clients, n_rounds):
 def test_warm_pairs_are_within_tolerance(kind, n_clients, told):
     """Residuals of the vectors that are handed on, worked out in float64."""
     (matrix, _), *rounds = affinities(kind, n_clients, 6)
-    _, basis = spectral_points(matrix, 20)
+    _, basis = spectral_points(Bare(matrix), 20)
     for matrix, ids in rounds:
-        _, basis = spectral_points(matrix, 20, basis, changed=ids if told else ids[:0])
+        _, basis = spectral_points(Bare(matrix), 20, basis, changed=ids if told else ids[:0])
         assert basis.products > 0  # it did iterate
         wanted, values = basis.vectors[:, :19].astype(np.float64), basis.values[:19]
         residual = NormalisedAffinity(matrix).matrix @ wanted - wanted * values
@@ -152,7 +153,7 @@ def largest_error(operator, vectors, n_wanted):
 def test_entries_of_changed_clients_are_made_anew(kind):
     """That is where most of an old basis' error lies, and all that is worked on."""
     (old, _), (matrix, ids) = affinities(kind, 400, 1)
-    _, basis = spectral_points(old, 20)
+    _, basis = spectral_points(Bare(old), 20)
     operator = NormalisedAffinity(matrix)
     anew = _extended(operator, basis.vectors, basis.values, ids)
     others = np.setdiff1d(np.arange(400), ids)
@@ -162,9 +163,9 @@ def test_entries_of_changed_clients_are_made_anew(kind):
 
 def test_coalitions_that_stand_apart_cost_one_product():
     (matrix, _), *rounds = affinities("planted", 400, 9)
-    _, basis = spectral_points(matrix, 20)
+    _, basis = spectral_points(Bare(matrix), 20)
     for matrix, ids in rounds:
-        _, basis = spectral_points(matrix, 20, basis, changed=ids)
+        _, basis = spectral_points(Bare(matrix), 20, basis, changed=ids)
     assert basis.products == 1
     assert basis.degree == 0  # no filter: Ritz vectors of what was there, and their images
 
@@ -182,7 +183,7 @@ def test_large_cold_problems_start_from_principal_coordinates(monkeypatch, kind)
     rng = np.random.default_rng(5)
     rows = planted_models(400, 30, 8, rng)[0] if kind == "planted" else flat_models(400, 30, rng)
     affinity = Affinity(rows, "rbf", 1.0)
-    points, found = spectral_points(affinity.matrix(), 8, principal=affinity.principal)
+    points, found = spectral_points(affinity, 8)
     assert 0 < found.products < 60  # it did iterate
     exact = np.linalg.eigh(NormalisedAffinity(affinity.matrix()).matrix)[1][:, ::-1][:, :7]
     cosines = np.linalg.svd(exact.T @ found.vectors[:, :7], compute_uv=False)
