@@ -122,12 +122,12 @@ def fold_triangles(base, history, first, n_stored, block):
 
 
 @njit
-def _add_sums(residual, share, projection, squares):
+def _add_sums(residual, share, totals):
     """Add ``alpha_k r_k`` and ``r_k^2`` of one client."""
     for d in range(residual.shape[0]):
         value = np.float64(residual[d])
-        projection[d] += share * value
-        squares[d] += value * value
+        totals[0, d] += share * value
+        totals[1, d] += value * value
 
 
 @njit
@@ -177,8 +177,8 @@ def regression_residual(
     history,
     slot,
     alpha,
-    projection,
-    squares,
+    chunk,
+    totals,
 ):
     """Write ``weight (theta_k - c_k theta_j)`` into ``history[slot, k]`` for each pair k, j.
 
@@ -209,7 +209,9 @@ def regression_residual(
         May be `past`: a client's own place is written when its history has been read.
     slot : int
     alpha : float64 array of shape (n_clients,)
-    projection, squares : float64 arrays of shape (n_features,)
+    chunk : int
+        Pairs whose sums are one: the i-th is added to ``totals[i // chunk]``.
+    totals : float64 array of shape (n_chunks, 2, n_features)
         ``alpha_k r_k`` and ``r_k^2`` are added, ``r_k = history[slot, k]``, pair by pair.
     """
     n_features, real = rows.shape[1], rows.dtype.type
@@ -228,12 +230,12 @@ def regression_residual(
             if entry * entry > most:  # rounding, rates that differ, or a window
                 entry = np.copysign(np.sqrt(most), entry)
             history[slot, k, d] = factor * (rows[k, d] - entry * slopes[line, d])
-        _add_sums(history[slot, k], alpha[k], projection, squares)
+        _add_sums(history[slot, k], alpha[k], totals[asked // chunk])
 
 
 @njit
 def scaled_residual(
-    coefficients, rows, clients, others, weight, history, slot, alpha, projection, squares
+    coefficients, rows, clients, others, weight, history, slot, alpha, chunk, totals
 ):
     """Write ``weight (theta_k - c_k theta_j)`` into ``history[slot, k]``, c_k a scalar.
 
@@ -245,4 +247,4 @@ def scaled_residual(
         for d in range(n_features):
             delta = np.float64(rows[k, d]) - coefficients[asked] * np.float64(rows[j, d])
             history[slot, k, d] = weight * delta
-        _add_sums(history[slot, k], alpha[k], projection, squares)
+        _add_sums(history[slot, k], alpha[k], totals[asked // chunk])

@@ -17,7 +17,7 @@ from ._validation import Float, Ids, check_count, check_matrix, check_number, ch
 from .pairs import Pairs
 from .scores import DIAGONAL_FLOOR, score_moments
 from .store import CovarianceStore, Slot
-from .threads import run_chunks
+from .threads import run_spans
 
 #: ``predict(start, stop, news)`` writes the residuals of some pairs, and adds their sums.
 Predict = Callable[[int, int, tuple[Any, ...]], None]
@@ -86,11 +86,11 @@ class Estimator:
 
         def residuals(start: int, stop: int) -> None:
             which = (rows, pairs.clients[start:stop], pairs.groups[start:stop])
-            totals = (alpha, *sums[start // chunk])
-            predict(start, stop, (*which, slot.weight, slot.block, slot.place, *totals))
+            where = (slot.weight, slot.block, slot.place)
+            predict(start, stop, (*which, *where, alpha, chunk, sums[start // chunk :]))
 
         def take() -> None:
-            run_chunks(residuals, pairs.clients.size, chunk)
+            run_spans(residuals, pairs.clients.size, chunk)
             # Only now: in a full window the place held a residual of representatives till here.
             slot.block[slot.place, pairs.alone] = 0.0
             self._advance(slot, rate, sums[0] if n_chunks == 1 else sums.sum(axis=0))
@@ -136,7 +136,7 @@ class Estimator:
                 self.scores,
             )
 
-        run_chunks(advance, self.n_clients, self._chunk())
+        run_spans(advance, self.n_clients, self._chunk())
         if self.store is not None:
             self.store.close(slot)
         self.ones *= keep

@@ -18,12 +18,12 @@ from .clustering import Effort, balanced_partition, plane_coalitions, spectral_c
 from .lloyd import lloyd
 from .nystrom import Landmarks, Nearness, choose_landmarks
 from .spectral import NOBODY, Basis
-from .threads import single_blas_thread
+from .threads import occupied, single_blas_thread
 
 COLD: Final = Effort(restarts=10)  # k-means when no earlier partition is known
 
 
-def warm_effort(n_clients: int, updates: int) -> Effort:
+def warm_effort(n_clients: int, round: int) -> Effort:
     """Return how hard k-means tries besides starting from the last round's partition.
 
     A swap now and then leaves a poor optimum. Fewer where there are many clients, and a few
@@ -33,7 +33,7 @@ def warm_effort(n_clients: int, updates: int) -> Effort:
     often = min(500 // n_clients, 6)
     if often:
         return Effort(restarts=0, swaps=often)
-    return Effort(restarts=0, swaps=int(updates % 4 == 0), passes=2)
+    return Effort(restarts=0, swaps=int(round % 4 == 0), passes=2)
 
 
 class Problem(NamedTuple):
@@ -43,7 +43,7 @@ class Problem(NamedTuple):
     n_coalitions: int
     rng: np.random.Generator
     last: Ids | None  # the partition before, if it is of as many coalitions
-    updates: int  # main rounds so far
+    round: int  # rounds so far
 
 
 class Partition(abc.ABC):
@@ -96,12 +96,12 @@ class ExactPartition(Partition):
         """Return labels, from the last eigenvectors and the last partition if there are any."""
         n_clients, last = problem.rows.shape[0], problem.last
         start, effort = NOBODY, COLD
-        with single_blas_thread():  # once for all the small products inside
+        with single_blas_thread(), occupied:  # once for all the small products inside
             affinity, changed = self._fresh(problem.rows)
             if last is not None and self.basis is not None:  # without one they were dealt out
                 start = last
                 if 4 * changed.size <= n_clients:
-                    effort = warm_effort(n_clients, problem.updates)
+                    effort = warm_effort(n_clients, problem.round)
             how = (problem.n_coalitions, problem.rng, effort, start, self.basis, changed)
             labels, self.basis = spectral_coalitions(affinity, *how)
         return labels

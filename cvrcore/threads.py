@@ -88,6 +88,35 @@ def _crew(size: int, pid: int, name: str = "cvrcore") -> ThreadPoolExecutor:
     return ThreadPoolExecutor(size, thread_name_prefix=name)
 
 
+class _Occupied:
+    """Counts threads that are at work, so that no more are woken up than there are cores."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self._count = 0
+
+    def __enter__(self) -> None:
+        depth = getattr(self._local, "depth", 0)
+        self._local.depth = depth + 1
+        if not depth:
+            with self._lock:
+                self._count += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._local.depth -= 1
+        if not self._local.depth:
+            with self._lock:
+                self._count -= 1
+
+    def others(self) -> int:
+        """Return how many threads are at work besides the calling one."""
+        return self._count - (getattr(self._local, "depth", 0) > 0)
+
+
+occupied = _Occupied()
+
+
 class Chunks:
     """Work over fixed chunks of a range, begun by the crew and ended by `finish`.
 
@@ -124,8 +153,9 @@ class Chunks:
     def _take(self, patience: float = 0.0) -> None:
         if self._wanted is not None and patience:
             self._wanted.wait(patience)
-        for start in self._starts:
-            self._work(start, min(start + self._chunk, self._length))
+        with occupied:
+            for start in self._starts:
+                self._work(start, min(start + self._chunk, self._length))
 
     def finish(self) -> None:
         """Do what nobody has begun, and wait for the rest; raise what went wrong.
@@ -159,7 +189,18 @@ def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> N
     if length <= chunk:
         work(0, length)
         return
-    Chunks(work, length, chunk, min(n_threads(), -(-length // chunk)) - 1).finish()
+    n_helpers = min(n_threads() - 1 - occupied.others(), -(-length // chunk) - 1)
+    Chunks(work, length, chunk, max(n_helpers, 0)).finish()
+
+
+def run_spans(work: Callable[[int, int], object], length: int, chunk: int) -> None:
+    """Call ``work(start, stop)`` over spans of one or more whole chunks; see `run_chunks`.
+
+    A thread that gets no help takes all of them in one call: what begins anew with each chunk
+    is then for `work` to see to, and nobody waits for the GIL between them.
+    """
+    alone = n_threads() - 1 - occupied.others() < 1
+    run_chunks(work, length, max(length, 1) if alone else chunk)
 
 
 _begun: weakref.WeakSet[Chunks] = weakref.WeakSet()

@@ -207,15 +207,14 @@ def fold_triangles(
 
 
 cdef void _add_sums(
-    const floating* residual, Py_ssize_t n_features, double share, double* projection,
-    double* squares,
+    const floating* residual, Py_ssize_t n_features, double share, double* totals
 ) noexcept nogil:
     cdef Py_ssize_t d
     cdef double value
     for d in range(n_features):
         value = residual[d]
-        projection[d] += share * value
-        squares[d] += value * value
+        totals[d] += share * value
+        totals[n_features + d] += value * value
 
 
 def regression_slopes(
@@ -261,12 +260,13 @@ def regression_residual(
     floating[:, :, ::1] history,
     Py_ssize_t slot,
     const double[::1] alpha,
-    double[::1] projection,
-    double[::1] squares,
+    Py_ssize_t chunk,
+    double[:, :, ::1] totals,
 ):
     """Write weight (theta_k - c_k theta_j) into history[slot, k], Eq. (13); add its sums."""
     cdef Py_ssize_t n_features = rows.shape[1], n_asked = clients.shape[0]
     cdef Py_ssize_t group = _group(n_features), base = 0, stop, asked, k, line, d
+    cdef double* total
     cdef bint fresh = entries.shape[0] == 0, placed = places.shape[0] > 0
     cdef long long[MOST] others
     cdef floating* sums[MOST]
@@ -277,7 +277,8 @@ def regression_residual(
         raise MemoryError("no memory to predict clients in")
     with nogil:
         while base < n_asked:
-            stop = min(base + group, n_asked)
+            stop = min(base + group, (base // chunk + 1) * chunk, n_asked)
+            total = &totals[base // chunk, 0, 0]
             if fresh:
                 for d in range(group * n_features):
                     room[d] = <floating>start
@@ -303,9 +304,9 @@ def regression_residual(
                 residuals[asked - base] = &history[slot, k, 0]
                 shares[asked - base] = alpha[k]
             if floating is double:
-                sums_f64(residuals, shares, stop - base, n_features, &projection[0], &squares[0])
+                sums_f64(residuals, shares, stop - base, n_features, total, total + n_features)
             else:
-                sums_f32(residuals, shares, stop - base, n_features, &projection[0], &squares[0])
+                sums_f32(residuals, shares, stop - base, n_features, total, total + n_features)
             base = stop
         free(room)
 
@@ -319,8 +320,8 @@ def scaled_residual(
     floating[:, :, ::1] history,
     Py_ssize_t slot,
     const double[::1] alpha,
-    double[::1] projection,
-    double[::1] squares,
+    Py_ssize_t chunk,
+    double[:, :, ::1] totals,
 ):
     """Write weight (theta_k - c_k theta_j) into history[slot, k], c_k a scalar; add its sums."""
     cdef Py_ssize_t n_features = rows.shape[1], asked, k, j, d
@@ -333,4 +334,4 @@ def scaled_residual(
             for d in range(n_features):
                 delta = <double>rows[k, d] - coefficients[asked] * <double>rows[j, d]
                 out[d] = <floating>(weight * delta)
-            _add_sums(out, n_features, alpha[k], &projection[0], &squares[0])
+            _add_sums(out, n_features, alpha[k], &totals[asked // chunk, 0, 0])

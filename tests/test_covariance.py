@@ -139,28 +139,36 @@ def test_residual_kernels_match_naive(kernels, rtol, n_clients, n_features):
     # Part of each entry is still to be summed: all residuals of the past but the first.
     past, begin = rng.normal(size=(3, n_clients, n_features)), np.ones(pairs.clients.size, int)
     known = np.einsum("sid,sid->id", past[1:, pairs.clients], past[1:, pairs.others])
-    alpha, sums = rng.random(n_clients), np.zeros((2, n_features))
+    alpha, chunk = rng.random(n_clients), 3
+    totals = np.zeros((1 + pairs.clients.size // chunk, 2, n_features))
     own = (np.nan, entries[pairs.clients] / 0.5 - known)  # nothing that all would begin with
 
     learned = (0.5, diagonal, floor, rows)
-    predict(kernels, own, past, 3, begin, *learned, pairs, 1.0, history, 1, alpha, *sums)
+    predict(kernels, own, past, 3, begin, *learned, pairs, 1.0, history, 1, alpha, chunk, totals)
+
+    def summed(residual):
+        """Return sums over the pairs of each chunk."""
+        shares, own = alpha[pairs.clients, None], residual[pairs.clients]
+        parts = [slice(i * chunk, (i + 1) * chunk) for i in range(len(totals))]
+        return [[(shares[p] * own[p]).sum(axis=0), (own[p] ** 2).sum(axis=0)] for p in parts]
 
     expected = naive.residual(cov, rows, reporting, labels)
     # The sums that make up an entry cancel: what they lose is theirs, not the entry's.
     near = {"rtol": rtol, "atol": 1e-14 if n_features < 100 else 1e-11}
     assert_allclose(history[1], expected, **near)
-    assert_allclose(sums, [alpha @ expected, (expected**2).sum(axis=0)], **near)
+    assert_allclose(totals, summed(expected), **near)
     assert not history[[0, 2]].any()  # nothing beside its own place
 
     previous = rng.normal(size=rows.shape)
     previous[0] = 0.0
     coefficients = cosine_coefficients(previous, representative)[pairs.clients]
-    sums[:] = 1.0  # sums are added to
+    totals[:] = 1.0  # sums are added to
     which = (pairs.clients, pairs.others)
-    kernels["scaled_residual"](coefficients, rows, *which, 2.0, history, 0, alpha, *sums)
+    news = (2.0, history, 0, alpha, chunk, totals)
+    kernels["scaled_residual"](coefficients, rows, *which, *news)
     expected = 2 * naive.residual(cov, rows, reporting, labels, "cosine", previous)
     assert_allclose(history[0], expected, rtol=rtol, atol=1e-14)
-    assert_allclose(sums - 1, [alpha @ expected, (expected**2).sum(axis=0)], rtol=rtol, atol=1e-13)
+    assert_allclose(totals - 1, summed(expected), rtol=rtol, atol=1e-13)
 
 
 @pytest.mark.parametrize("n_past", [0, 1, 2, 5])
@@ -175,13 +183,13 @@ def test_entries_that_all_begin_alike_need_no_room(kernels, dtype, n_past):
     for n_entries in (pairs.clients.size, 0):
         entries = np.full((n_entries, n_features), 0.7, dtype=dtype)
         begin = np.zeros(n_entries, dtype=np.int64)  # none: from the first as well
-        history, sums = past.astype(dtype), np.zeros((2, n_features))
+        history, totals = past.astype(dtype), np.zeros((1, 2, n_features))
         start = (np.nan if entries.size else 0.7, entries)
         learned = (0.5, diagonal.astype(dtype), floor, rows.astype(dtype))
         # The place of the new residual is among those read, as in a full window.
-        news = (1.0, history, 0, np.ones(n_clients), *sums)
+        news = (1.0, history, 0, np.ones(n_clients), n_clients, totals)
         predict(kernels, start, history, n_past, begin, *learned, pairs, *news)
-        found.append((history, sums))
+        found.append((history, totals))
     for one, other in zip(*found, strict=True):
         assert_array_equal(one, other)
     assert not np.array_equal(found[0][0], past.astype(dtype))
@@ -206,10 +214,10 @@ def test_correlations_are_clipped_and_tiny_variances_predict_nothing(kernels, rt
     bounds = np.sqrt(diagonal[pairs.clients] * diagonal[pairs.others])
     beyond = (np.abs(entries) > bounds).any(axis=1)
     assert beyond.all() if too_large else not beyond.any()
-    history, sums = np.zeros((1, n_clients, n_features)), np.zeros((2, n_features))
+    history, totals = np.zeros((1, n_clients, n_features)), np.zeros((1, 2, n_features))
 
     nothing = (history, 0, np.zeros(pairs.clients.size, dtype=np.int64))
-    news = (1.0, history, 0, shrink, *sums)
+    news = (1.0, history, 0, shrink, n_clients, totals)
     predict(kernels, (np.nan, entries), *nothing, 1.0, diagonal, floor, rows, pairs, *news)
 
     expected = naive.residual(cov, rows, clients, labels)

@@ -98,6 +98,32 @@ def test_who_looks_waits_for_its_end(look, monkeypatch):
 
 
 @pytest.mark.usefixtures("ahead")
+def test_coalitions_are_made_beside_it(monkeypatch):
+    """They are of rows alone: only the draw waits for scores."""
+    selector, expected = play(make(), 4), play(make(), 4)
+    go, real = threading.Event(), _backend.advance_moments
+
+    def held(*arguments):
+        assert go.wait(timeout=60)
+        real(*arguments)
+
+    def kmeans(*arguments, real=_backend.kmeans):
+        go.set()  # or nobody ever does
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setitem(_backend.__dict__, "advance_moments", held)
+        patch.setitem(_backend.__dict__, "kmeans", kmeans)
+        go.set()
+        picked = selector.select()
+        go.clear()
+        selector.observe(picked.clients, np.ones((5, 30)))
+        found = selector.select()
+    expected.observe(expected.select().clients, np.ones((5, 30)))
+    assert_array_equal(found.clients, expected.select().clients)
+
+
+@pytest.mark.usefixtures("ahead")
 def test_what_goes_wrong_is_told_by_the_next_call_and_ends_the_selector(monkeypatch):
     selector = play(make(), 5)
     saved = selector.state_dict()

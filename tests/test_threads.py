@@ -2,12 +2,13 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController
 
-from cvrcore.threads import begin_chunks, run_chunks, single_blas_thread
+from cvrcore.threads import begin_chunks, occupied, run_chunks, run_spans, single_blas_thread
 
 
 def blas_threads():
@@ -37,6 +38,45 @@ def test_every_row_is_done_once(monkeypatch, threads, length, chunk):
 
     run_chunks(work, length, chunk)
     assert (done == 1).all()
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_spans_are_whole_chunks_and_all_of_them_for_who_is_alone(monkeypatch, threads):
+    monkeypatch.setenv("CVRCORE_NUM_THREADS", threads)
+    spans = []
+    run_spans(lambda start, stop: spans.append((start, stop)), 10, 3)
+    expected = [(0, 10)] if threads == "1" else [(0, 3), (3, 6), (6, 9), (9, 10)]
+    assert sorted(spans) == expected
+
+
+def test_nobody_is_woken_up_while_all_cores_are_at_work(monkeypatch):
+    monkeypatch.setenv("CVRCORE_NUM_THREADS", "2")
+    at_work, done = threading.Event(), threading.Event()
+
+    def elsewhere():
+        with occupied, occupied:  # however deep, it is one thread
+            at_work.set()
+            assert done.wait(60)
+
+    def workers():
+        names = set()
+
+        def work(start, stop):
+            names.add(threading.current_thread().name)
+            time.sleep(0.001)
+
+        with occupied:  # oneself does not count
+            run_chunks(work, 40, 1)
+            run_spans(work, 40, 1)
+        return names
+
+    other = threading.Thread(target=elsewhere)
+    other.start()
+    assert at_work.wait(60)
+    assert workers() == {"MainThread"}
+    done.set()
+    other.join(60)
+    assert len(workers()) == 2
 
 
 def test_nobody_works_on_after_a_failure(monkeypatch):

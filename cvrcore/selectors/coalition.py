@@ -318,8 +318,8 @@ class CoalitionSelector(Selector):
             return last
         labels = trivial_partition(self.n_clients, most)
         if labels is None:
-            updates = self._estimator.updates
-            labels = self._partition.make(Problem(self._rows, most, self._rng, last, updates))
+            # Rows are all it takes: the step under way goes on beside it.
+            labels = self._partition.make(Problem(self._rows, most, self._rng, last, self.round))
         self._labels, self._age = labels, 0
         return labels
 
