@@ -32,6 +32,7 @@ KERNELS = {
     "law_weights": "_draws",
     "pair_clients": "_groups",
     "sort_by_label": "_groups",
+    "take_pairs": "_groups",
     "kmeans": "_kmeans",
     "add_points": "_lloyd",
     "nearest_centres": "_lloyd",

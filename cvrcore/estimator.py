@@ -109,7 +109,7 @@ class Estimator:
         def predict(start: int, stop: int, news: tuple[Any, ...]) -> None:
             asked = store.read(pairs, start, stop)
             _backend.regression_residual(*asked, *learned, *news)
-            store.keep(pairs, start, stop)
+            store.keep(start, stop)
 
         return predict
 

@@ -44,11 +44,12 @@ class PairCache:
     """Sums of pairs asked for before, to be continued from where they stopped.
 
     A client meets the same few representatives again and again while coalitions are
-    stable; the sum over a long history is then done once. While most pairs are known, sums
-    are also continued every few rounds, all at once and while clients train: residuals are
-    then read once for all pairs of a coalition. While nearly all are known, so are made the
-    others of coalitions that are small enough: somebody will ask for them some day. The sum
-    least asked for makes place.
+    stable; the sum over a long history is then done once, whoever of the two represents the
+    other: it is kept with either. While most pairs are known, sums are also continued every
+    few rounds, all at once and while clients train: residuals are then read once for all
+    pairs of a coalition. While nearly all are known, so are made the others of coalitions
+    that are small enough: somebody will ask for them some day. The sum least asked for makes
+    place.
     """
 
     SLOTS: Final = 24
@@ -68,39 +69,44 @@ class PairCache:
         self.reached = np.zeros((n_clients, self.SLOTS), dtype=np.int64)  # rounds in each sum
         self._asked = np.zeros((n_clients, self.SLOTS), dtype=np.int64)  # round of the last time
         self._places = np.empty(0, dtype=np.int64)  # in `values`, of each pair
-        self._known = np.empty(0, dtype=bool)
+        self._fellows = np.empty(0, dtype=np.int64)  # with whom the sum there is
+        self._fresh = np.empty(0, dtype=bool)  # pairs of which no sum was known
         self._share = 0.0  # of pairs that are known, on average
         self._groups = np.zeros(n_clients, dtype=np.int64)  # coalition of each client, lately
         self._continuing: tuple[Chunks, Ids, Ids, int] | None = None
 
-    def find(self, pairs: Pairs) -> Ids:
-        """Look pairs up; return how many rounds each sum holds."""
-        match = self.others[pairs.clients] == pairs.others[:, None]
-        self._known = match.any(axis=1)
-        oldest = self._asked[pairs.clients].argmin(axis=1)
-        slots = np.where(self._known, match.argmax(axis=1), oldest)
-        self._places = pairs.clients * self.SLOTS + slots
-        self._share += 0.125 * (np.count_nonzero(self._known) / max(slots.size, 1) - self._share)
+    def take(self, pairs: Pairs, n_rounds: int) -> Ids:
+        """Look pairs up; return how many rounds each sum holds.
+
+        They may be changed from here on, and count as not known until `keep`.
+        """
+        clients, others = pairs.clients, pairs.others
+        self._places, begin = np.empty_like(clients), np.empty_like(clients)
+        known = (self.others, self._asked, self.reached)
+        _backend.take_pairs(*known, clients, others, n_rounds, self._places, begin)
+        self._fellows = clients + others - self._places // self.SLOTS
+        self._fresh = begin == 0
+        n_known = clients.size - np.count_nonzero(self._fresh)
+        self._share += 0.125 * (n_known / max(clients.size, 1) - self._share)
         chosen = (pairs.first >= 0).nonzero()[0]
         self._groups[pairs.first[chosen]] = chosen
-        self._groups[pairs.clients] = pairs.groups
-        return np.where(self._known, self.reached.ravel()[self._places], 0)
+        self._groups[clients] = pairs.groups
+        return begin
 
     def lend(self, start: int, stop: int, fresh: float) -> Ids:
-        """Return where in `values` sums are, of pairs `start` .. `stop` - 1 of the last `find`.
+        """Return where in `values` sums are, of pairs `start` .. `stop` - 1 of the last `take`.
 
-        Those not known are `fresh`. They may be changed, and count as not known until `keep`.
+        Those not known are `fresh`.
         """
         places = self._places[start:stop]
-        self.others.ravel()[places] = -1
-        self.values[places[~self._known[start:stop]]] = fresh
+        self.values[places[self._fresh[start:stop]]] = fresh
         return places
 
-    def keep(self, others: Ids, start: int, stop: int, n_rounds: int) -> None:
-        """Take note of what the sums lent hold by now."""
+    def keep(self, start: int, stop: int, n_rounds: int) -> None:
+        """Take note of how many rounds the sums lent hold by now."""
         places = self._places[start:stop]
-        self.others.ravel()[places] = others
-        self.reached.ravel()[places] = self._asked.ravel()[places] = n_rounds
+        self.others.ravel()[places] = self._fellows[start:stop]
+        self.reached.ravel()[places] = n_rounds
 
     def advance(self, parts: list[tuple[Float, int]], n_rounds: int, fresh: float) -> None:
         """Begin to continue sums up to `n_rounds` residuals, if it is time and worth it.
@@ -134,18 +140,28 @@ class PairCache:
 
     def _complete(self, n_rounds: int, fresh: float) -> None:
         """Add sums, of no residual yet, of pairs that are not known in small coalitions."""
-        n_others = np.bincount(self._groups)[self._groups] - 1
+        sizes = np.bincount(self._groups)
         fellows = (self.others >= 0) & (self._groups[self.others] == self._groups[:, None])
-        missing = n_others > np.count_nonzero(fellows, axis=1)
-        for group in np.unique(self._groups[missing & (n_others <= self.SLOTS)]).tolist():
+        n_known = np.bincount(self._groups, np.count_nonzero(fellows, axis=1))
+        missing = (2 * n_known < sizes * (sizes - 1)) & (sizes <= self.SLOTS + 1)
+        position = np.empty_like(self._groups)  # of a client in its coalition
+        for group in missing.nonzero()[0].tolist():
             members = (self._groups == group).nonzero()[0]
-            for client in members[missing[members]].tolist():
-                new = np.setdiff1d(members, np.append(self.others[client], client))
+            position[members] = np.arange(members.size)
+            known = np.eye(members.size, dtype=bool)
+            rows, slots = fellows[members].nonzero()
+            known[rows, position[self.others[members[rows], slots]]] = True
+            # By turns with the one and with the other: places are for half of the fellows.
+            low, high = np.triu(~(known | known.T)).nonzero()
+            turned = (low + high) % 2 == 1
+            owners, others = np.where(turned, high, low), np.where(turned, low, high)
+            for owner in np.unique(owners).tolist():
+                client, new = int(members[owner]), members[others[owners == owner]]
                 free = (~fellows[client]).nonzero()[0]
-                slots = free[np.argsort(self._asked[client, free], kind="stable")][: new.size]
-                self.others[client, slots], self.reached[client, slots] = new, 0
-                self._asked[client, slots] = n_rounds
-                self.values[client * self.SLOTS + slots] = fresh
+                chosen = free[np.argsort(self._asked[client, free], kind="stable")][: new.size]
+                self.others[client, chosen] = new[: chosen.size]
+                self.reached[client, chosen], self._asked[client, chosen] = 0, n_rounds
+                self.values[client * self.SLOTS + chosen] = fresh
 
     def settle(self) -> None:
         """End what `advance` began. What is cut off stays unknown."""

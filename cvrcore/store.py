@@ -121,7 +121,7 @@ class CovarianceStore:
         if self._cache is None and pays:
             self._cache = PairCache(*self._size)
         if self._cache is not None:
-            self._begin = self._cache.find(pairs)
+            self._begin = self._cache.take(pairs, self.history.count)
         fresh = self.history.count * pairs.clients.size - int(self._begin.sum())
         self._streamed += 0.125 * (fresh - self._streamed)
 
@@ -170,11 +170,10 @@ class CovarianceStore:
             return block, first
         return np.take(block[:used], first, axis=1), np.arange(first.size)
 
-    def keep(self, pairs: Pairs, start: int, stop: int) -> None:
+    def keep(self, start: int, stop: int) -> None:
         """Take note that to what `read` gave the rest was added: it is continued another time."""
         if self._cache is not None:
-            others = pairs.part(start, stop).others
-            self._cache.keep(others, start, stop, self.history.count)
+            self._cache.keep(start, stop, self.history.count)
 
     def reserve(self, n_rounds: int) -> None:
         """Take the memory that so many more rounds will need, so that none waits for it.
@@ -221,7 +220,7 @@ class CovarianceStore:
     # -- everything at once -------------------------------------------------------
 
     def entries(self, representative: Ids) -> Float:
-        """Return ``C_kj / scale`` for each client k and its representative j.
+        """Return ``C_kj / scale`` for each client k and its representative j, its own one.
 
         Rows of clients without one, and of representatives, mean nothing.
         """
@@ -235,7 +234,7 @@ class CovarianceStore:
             found = np.full((pairs.clients.size, self.n_features), asked.start, self.dtype)
         which = (pairs.clients, pairs.others, asked.begin)
         _backend.add_history(asked.block, asked.used, *which, found, places)
-        self.keep(pairs, 0, pairs.clients.size)
+        self.keep(0, pairs.clients.size)
         found = found[places] if places.size else found
         out = np.empty((self.n_clients, self.n_features))
         out[pairs.clients] = found * (self.unit / self.scale)

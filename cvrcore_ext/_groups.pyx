@@ -45,3 +45,36 @@ def pair_clients(
             groups[n_found] = labels[client]
             n_found += j >= 0 and j != client
     return n_found
+
+
+def take_pairs(
+    long long[:, ::1] held,
+    long long[:, ::1] asked,
+    const long long[:, ::1] reached,
+    const long long[::1] clients,
+    const long long[::1] others,
+    long long now,
+    long long[::1] places,
+    long long[::1] begin,
+):
+    """Find the place of each pair's sum, with either client, and how many rounds it holds."""
+    cdef Py_ssize_t n_slots = held.shape[1], i, s, slot, owner
+    with nogil:
+        for i in range(clients.shape[0]):
+            owner, slot = clients[i], -1
+            for s in range(n_slots):
+                if held[owner, s] == others[i]:
+                    slot = s
+            if slot < 0:
+                for s in range(n_slots):
+                    if held[others[i], s] == clients[i]:
+                        owner, slot = others[i], s
+            begin[i] = reached[owner, slot] if slot >= 0 else 0
+            if slot < 0:
+                slot = 0
+                for s in range(1, n_slots):
+                    if asked[owner, s] < asked[owner, slot]:
+                        slot = s
+            held[owner, slot] = -1
+            asked[owner, slot] = now
+            places[i] = owner * n_slots + slot

@@ -1,5 +1,7 @@
 """Pairs of clients, sums of theirs that are kept, and memory that is taken before its time."""
 
+import copy
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -105,13 +107,43 @@ def test_pairs_nobody_has_asked_for_are_known_in_small_coalitions(size, all_know
         world.step()
         world.check([0, 1, 2])
     world.store._settle()
-    known = [
-        world.store._cache.find(Pairs.of(world.labels, np.array([r, r + 1, r + 2]))) > 0
-        for r in range(3, 3 * size, 3)
-    ]
+    known = []
+    for r in range(3, 3 * size, 3):
+        pairs = Pairs.of(world.labels, np.array([r, r + 1, r + 2]))
+        begin = copy.deepcopy(world.store._cache).take(pairs, 99)  # what is taken is gone
+        assert (begin[:3] > 0).all()  # with those who were representatives
+        known.append(begin[3:] > 0)
     assert np.all(known) if all_known else not np.any(known)
+    assert np.count_nonzero(world.store._cache.others >= 0) <= 3 * size * (size - 1) // 2
     for r in range(3, 12, 3):
         world.check([r, r + 1, r + 2])
+
+
+def test_a_pair_is_one_pair_whoever_represents_the_other(kernels):
+    """Against a dictionary, with clients that are followed and follow by turns."""
+    rng, n_clients, n_slots = np.random.default_rng(0), 9, 3
+    held = np.full((n_clients, n_slots), -1)
+    asked, reached = np.zeros((2, n_clients, n_slots), dtype=np.int64)
+    last: dict[frozenset, int] = {}
+    n_known = 0
+    for now in range(1, 300):
+        first = rng.choice(n_clients, 2, replace=False)
+        clients = np.setdiff1d(np.arange(n_clients), first)[: rng.integers(1, 8)]
+        others = first[rng.integers(2, size=clients.size)]
+        places, begin = np.empty((2, others.size), dtype=np.int64)
+        kernels["take_pairs"](held, asked, reached, clients, others, now, places, begin)
+        assert len(set(places.tolist())) == others.size  # nobody shares one
+        for k, j, place, n_rounds in zip(clients, others, places, begin, strict=True):
+            owner = place // n_slots
+            assert owner in (k, j)
+            if n_rounds:
+                assert n_rounds == last[frozenset((k, j))]
+                n_known += 1
+            held.ravel()[place], reached.ravel()[place] = k + j - owner, now
+            last[frozenset((k, j))] = now
+        stored = [frozenset((k, j)) for k in range(n_clients) for j in held[k] if j >= 0]
+        assert len(set(stored)) == len(stored)
+    assert n_known > 300
 
 
 def test_what_is_asked_for_again_was_brought_near():
@@ -125,8 +157,10 @@ def test_what_is_asked_for_again_was_brought_near():
         world.step()
         store._settle()
         pairs = Pairs.of(world.labels, np.array([0, 1, 2]))
-        behind = store.history.count - store._cache.find(pairs)
+        count = store.history.count
+        behind = count - store._cache.take(pairs, count)
         assert behind.max() < PairCache._EVERY
+        world.check([0, 1, 2])  # what was taken is made anew
 
 
 def test_continuing_that_is_cut_off_leaves_nothing_half_believed(monkeypatch):
@@ -163,9 +197,9 @@ def test_the_sum_least_asked_for_makes_place():
     def ask(other, number):
         first = np.full(1, other)
         pairs = Pairs(np.array([0]), np.array([0]), first, first)
-        found = cache.find(pairs)[0]
+        found = cache.take(pairs, number)[0]
         cache.lend(0, 1, 0.0)
-        cache.keep(pairs.others, 0, 1, number)
+        cache.keep(0, 1, number)
         return found
 
     for number, other in enumerate(range(1, PairCache.SLOTS + 1), start=1):
