@@ -18,7 +18,7 @@ from .clustering import Effort, balanced_partition, plane_coalitions, spectral_c
 from .lloyd import lloyd
 from .nystrom import Landmarks, Nearness, choose_landmarks
 from .spectral import NOBODY, Basis
-from .threads import occupied, single_blas_thread
+from .threads import single_blas_thread
 
 COLD: Final = Effort(restarts=10)  # k-means when no earlier partition is known
 
@@ -96,7 +96,7 @@ class ExactPartition(Partition):
         """Return labels, from the last eigenvectors and the last partition if there are any."""
         n_clients, last = problem.rows.shape[0], problem.last
         start, effort = NOBODY, COLD
-        with single_blas_thread(), occupied:  # once for all the small products inside
+        with single_blas_thread():  # once for all the small products inside
             affinity, changed = self._fresh(problem.rows)
             if last is not None and self.basis is not None:  # without one they were dealt out
                 start = last

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 
-_PATIENCE: Final = 3e-4  # seconds; a thread that is handed work takes half of it to wake up
+_FEW: Final = 16  # chunks; the time of one that has many neighbours is nothing beside theirs
+_UPKEEP: Final = "cvrcore-upkeep"  # the crew of work that runs chunks itself
 
 
 def n_threads() -> int:
@@ -109,6 +110,16 @@ class _Occupied:
             with self._lock:
                 self._count -= 1
 
+    def promise(self) -> None:
+        """Count a thread that will be at work soon."""
+        with self._lock:
+            self._count += 1
+
+    def redeem(self) -> None:
+        """Count it no more: it counts itself by now."""
+        with self._lock:
+            self._count -= 1
+
     def others(self) -> int:
         """Return how many threads are at work besides the calling one."""
         return self._count - (getattr(self._local, "depth", 0) > 0)
@@ -128,9 +139,8 @@ class Chunks:
     n_helpers : int
         Threads of the crew that take part.
     crew : str
-        Its name. Work that runs chunks itself needs another crew than they do.
-    patience : float
-        Seconds that helpers leave for `finish` to come first.
+        Its name. Work that runs chunks itself needs another crew than they do, which sees it
+        through; helpers leave when there are more threads at work than cores.
     """
 
     def __init__(
@@ -140,21 +150,27 @@ class Chunks:
         chunk: int,
         n_helpers: int,
         crew: str = "cvrcore",
-        patience: float = 0.0,
     ) -> None:
         self._work, self._length, self._chunk = work, length, chunk
         self._starts = iter(range(0, length, chunk))  # next() on it is atomic under the GIL
         self._error: BaseException | None = None
-        self._wanted = threading.Event() if patience else None
         pool = _crew(n_helpers, os.getpid(), crew) if n_helpers else None
-        assist = functools.partial(self._take, patience)
-        self._helpers = [pool.submit(assist) for _ in range(n_helpers)] if pool else []
+        help_out = self._take if crew == _UPKEEP else self._help
+        self._helpers = [pool.submit(help_out) for _ in range(n_helpers)] if pool else []
 
-    def _take(self, patience: float = 0.0) -> None:
-        if self._wanted is not None and patience:
-            self._wanted.wait(patience)
+    def _take(self) -> None:
         with occupied:
             for start in self._starts:
+                self._work(start, min(start + self._chunk, self._length))
+
+    def _help(self) -> None:
+        """Take chunks while there is a core for it."""
+        most = n_threads()
+        with occupied:
+            while occupied.others() < most:
+                start = next(self._starts, None)
+                if start is None:
+                    return
                 self._work(start, min(start + self._chunk, self._length))
 
     def finish(self) -> None:
@@ -167,8 +183,6 @@ class Chunks:
             raise RuntimeError(
                 "earlier work was cut off in the middle: load the last saved state"
             ) from self._error
-        if self._wanted is not None:
-            self._wanted.set()
         try:
             self._take()
         except BaseException as error:
@@ -187,7 +201,8 @@ def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> N
     The calling thread takes chunks too.
     """
     if length <= chunk:
-        work(0, length)
+        with occupied:
+            work(0, length)
         return
     n_helpers = min(n_threads() - 1 - occupied.others(), -(-length // chunk) - 1)
     Chunks(work, length, chunk, max(n_helpers, 0)).finish()
@@ -196,11 +211,14 @@ def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> N
 def run_spans(work: Callable[[int, int], object], length: int, chunk: int) -> None:
     """Call ``work(start, stop)`` over spans of one or more whole chunks; see `run_chunks`.
 
-    A thread that gets no help takes all of them in one call: what begins anew with each chunk
-    is then for `work` to see to, and nobody waits for the GIL between them.
+    What begins anew with each chunk is for `work` to see to. Few chunks are shared out in as
+    many spans as there are threads free: between short calls threads wait for the GIL, up to
+    5 ms, if others have short calls too.
     """
-    alone = n_threads() - 1 - occupied.others() < 1
-    run_chunks(work, length, max(length, 1) if alone else chunk)
+    n_chunks = -(-length // chunk)
+    n_free = max(n_threads() - occupied.others(), 1)
+    n_spans = n_chunks if n_chunks > _FEW else min(n_free, n_chunks)
+    run_chunks(work, length, chunk * -(-n_chunks // max(n_spans, 1)) if n_free > 1 else length)
 
 
 _begun: weakref.WeakSet[Chunks] = weakref.WeakSet()
@@ -219,11 +237,15 @@ def begin_chunks(work: Callable[[int, int], object], length: int, chunk: int) ->
 def begin(work: Callable[[], object]) -> Chunks:
     """Let a thread begin `work`, all of it, while the caller goes on, and `finish` it later.
 
-    The work may run chunks itself. With a single thread it is `finish` that does it; and if
-    that is called at once, since to change threads costs more than it saves.
+    The work may run chunks itself. With a single thread it is `finish` that does it.
     """
-    n_helpers = min(n_threads() - 1, 1)
-    begun = Chunks(lambda start, stop: work(), 1, 1, n_helpers, "cvrcore-upkeep", _PATIENCE)
+    occupied.promise()  # before the thread wakes up: meanwhile nobody else is woken up
+
+    def redeem(start: int, stop: int) -> None:
+        occupied.redeem()
+        work()
+
+    begun = Chunks(redeem, 1, 1, min(n_threads() - 1, 1), _UPKEEP)
     _begun.add(begun)
     return begun
 

@@ -31,7 +31,7 @@ from ..plan import Plan, make_plan
 from ..sampling import LAWS, SCORES
 from ..selection import Selection, draw_selection
 from ..store import STORES
-from ..threads import Chunks, begin
+from ..threads import Chunks, begin, occupied
 from .base import Probe, Report, Selector
 from .locking import serialised
 from .planned import make_partition, make_store
@@ -275,7 +275,8 @@ class CoalitionSelector(Selector):
     def _choose(self, eligible: Mask, probe: Probe | None) -> Selection:
         if self.round < self.warmup:
             return uniform_selection(eligible, self.n_select, self._rng, self.round, warmup=True)
-        labels = self._coalitions()
+        with occupied:  # before the step under way looks for help
+            labels = self._coalitions()
         return draw_selection(
             labels,
             self._estimator.scores,
