@@ -50,18 +50,28 @@ class Drive:
         models = self.federation.draw(picked.clients)
         began = time.perf_counter()
         self.selector.observe(picked.clients, models)
-        _ = self.selector.updates  # waits for what `observe` only began
         return time.perf_counter() - began + select, select
 
+    def wait(self):
+        """Return seconds until what `observe` only began has ended."""
+        began = time.perf_counter()
+        _ = self.selector.updates
+        return time.perf_counter() - began
+
     def round(self):
-        """Return seconds of a round."""
-        return self.timed()[0]
+        """Return seconds of a round, all of it."""
+        return self.timed()[0] + self.wait()
 
     def rounds(self, count, recluster=None):
-        """Return the mean of `count` rounds; `recluster`: every so many, from now on."""
+        """Return the mean of `count` rounds; `recluster`: every so many, from now on.
+
+        One follows the other at once, so that a round's learning goes on beside the next one's
+        clustering; whatever is left is waited for at the end, and counts.
+        """
         if recluster is not None:
             self.selector.recluster_every = recluster
-        return float(np.mean([self.round() for _ in range(count)])) if count else 0.0
+        times = [self.timed()[0] for _ in range(count)]
+        return (sum(times) + self.wait()) / count if count else 0.0
 
     def extra(self):
         """Return bytes at the peak beyond the inputs."""
@@ -301,7 +311,7 @@ def landmarks(size, limit, clustering=None, other=None, n_landmarks=500, n_timed
         wholes, selects, bares = [], [], []
         for _ in range(n_clustered):
             whole, select = drive.timed()
-            wholes.append(whole)
+            wholes.append(whole + drive.wait())
             selects.append(select)
             bares.append(beside(bare_clustering, *size, n_landmarks))
     extra, dropped = drive.extra(), drive.selector.dropped
