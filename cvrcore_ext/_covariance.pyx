@@ -36,7 +36,7 @@ cdef extern from "_predict.h":
     ) nogil
 
 cdef extern from "_fold.h":
-    enum: EDGE, LANES, WIDTH
+    enum: EDGE, LANES, TILE, WIDTH
     void fold_f64(double*, const double*, Py_ssize_t, Py_ssize_t) nogil
     void fold_f32(float*, const double*, Py_ssize_t, Py_ssize_t) nogil
 
@@ -183,10 +183,12 @@ def fold_triangles(
     if room == NULL:
         raise MemoryError("no memory to fold residuals in")
     cdef double* packed = <double*>((<size_t>room + 63) & ~<size_t>63)
-    cdef double* out = packed
+    cdef double* out
     with nogil:
         for k in range(n_edges * EDGE):
             for part in range(LANES // WIDTH):
+                out = packed + (k // TILE * (LANES // WIDTH) + part) * n_stored * TILE * WIDTH
+                out += k % TILE * WIDTH
                 low = block * LANES + part * WIDTH
                 width = max(0, min(WIDTH, n_features - low)) if k < n_clients else 0
                 source, place = &history[0, 0, 0] + k * n_features + low, first
@@ -197,7 +199,7 @@ def fold_triangles(
                     else:
                         for d in range(WIDTH):
                             out[d] = source[place * stride + d] if d < width else 0.0
-                    out += WIDTH
+                    out += TILE * WIDTH
                     place = place + 1 if place + 1 < history.shape[0] else 0
         if floating is double:
             fold_f64(&base[block, 0, 0], packed, n_edges, n_stored)

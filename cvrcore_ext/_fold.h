@@ -3,9 +3,10 @@
    base[i, j, d] += sum_s history[i, s, d] * history[j, s, d] for i >= j, with s in order and no
    fused multiply-add: the bits of the plain loop. Coordinates come in blocks of LANES, pairs in
    squares of EDGE x EDGE clients: one run of memory, fetched while the one before is worked on.
-   The history of one block is first copied together, a register's width after the other, so
-   that a tile of TILE x TILE pairs reads it in one run and keeps its sums in registers over all
-   s. Squares on the diagonal are symmetric, and kept whole. */
+   The history of one block is first copied together, TILE clients beside each other and a
+   register's width after the other, so that a tile of TILE x TILE pairs reads two runs, never two
+   places as far apart as banks of the cache are, and keeps its sums in registers over all s.
+   Squares on the diagonal are symmetric, and kept whole. */
 
 #ifndef CVRCORE_FOLD_H
 #define CVRCORE_FOLD_H
@@ -30,7 +31,7 @@ typedef double lanes __attribute__((vector_size(REGISTER)));
 typedef float half_f32 __attribute__((vector_size(REGISTER / 2), aligned(4), may_alias));
 
 /* `base` holds one block's squares; `packed` one block's history as double, of `n_edges` times
-   EDGE clients: (n_clients, LANES / WIDTH, n_stored, WIDTH). */
+   EDGE clients: (n_clients / TILE, LANES / WIDTH, n_stored, TILE, WIDTH). */
 #define DEFINE_FOLD(NAME, REAL, VECTOR)                                                           \
     static inline void NAME##_tile(REAL *out, const double *left, const double *right,            \
                                    ptrdiff_t n_stored) {                                          \
@@ -41,9 +42,9 @@ typedef float half_f32 __attribute__((vector_size(REGISTER / 2), aligned(4), may
                     *(const VECTOR *)(out + (r * EDGE + c) * LANES), lanes);                      \
         for (ptrdiff_t s = 0; s < n_stored; s++) {                                                \
             for (int r = 0; r < TILE; r++)                                                        \
-                a[r] = *(const many_f64 *)(left + r * LANES * n_stored + s * WIDTH);              \
+                a[r] = *(const many_f64 *)(left + (s * TILE + r) * WIDTH);                        \
             for (int c = 0; c < TILE; c++)                                                        \
-                b[c] = *(const many_f64 *)(right + c * LANES * n_stored + s * WIDTH);             \
+                b[c] = *(const many_f64 *)(right + (s * TILE + c) * WIDTH);                       \
             for (int r = 0; r < TILE; r++)                                                        \
                 for (int c = 0; c < TILE; c++)                                                    \
                     sums[r][c] += a[r] * b[c];                                                    \
@@ -54,7 +55,7 @@ typedef float half_f32 __attribute__((vector_size(REGISTER / 2), aligned(4), may
                     __builtin_convertvector(sums[r][c], VECTOR);                                  \
     }                                                                                             \
     static void NAME(REAL *base, const double *packed, ptrdiff_t n_edges, ptrdiff_t n_stored) {   \
-        const ptrdiff_t run = n_stored * LANES;                                                   \
+        const ptrdiff_t run = n_stored * LANES, depth = n_stored * TILE;                          \
         enum { AHEAD = TILE * TILE * LANES, LINE = 64 / sizeof(REAL) };                           \
         for (ptrdiff_t i0 = 0; i0 < n_edges; i0++)                                                \
             for (ptrdiff_t j0 = 0; j0 <= i0; j0++, base += SQUARE) {                              \
@@ -65,8 +66,8 @@ typedef float half_f32 __attribute__((vector_size(REGISTER / 2), aligned(4), may
                             __builtin_prefetch(next + line, 1);                                   \
                         for (int part = 0; part < LANES; part += WIDTH)                           \
                             NAME##_tile(base + (i * EDGE + j) * LANES + part,                     \
-                                        packed + (i0 * EDGE + i) * run + part * n_stored,         \
-                                        packed + (j0 * EDGE + j) * run + part * n_stored,         \
+                                        packed + (i0 * EDGE + i) * run + part * depth,            \
+                                        packed + (j0 * EDGE + j) * run + part * depth,            \
                                         n_stored);                                                \
                     }                                                                             \
             }                                                                                     \
