@@ -5,6 +5,7 @@ Euclidean distances and inner products are matrix products and stay with BLAS.
 
 import numpy as np
 
+from ._exponential import exponential
 from ._jit import njit
 from ._lanes import sum_in_lanes
 
@@ -80,6 +81,22 @@ def manhattan_rows(rows, models, distances):
             for d in range(n_features):
                 terms[d] = abs(np.float64(rows[i, d]) - np.float64(models[k, d]))
             distances[i, k] = sum_in_lanes(terms)
+
+
+@njit
+def decay_rows(distances, gamma):
+    """Turn distances into ``exp(-gamma distance)``, Eq. (4), in place.
+
+    Parameters
+    ----------
+    distances : float64 array of shape (n_rows, n_clients)
+        None negative.
+    gamma : float
+        Positive.
+    """
+    for i in range(distances.shape[0]):
+        for k in range(distances.shape[1]):
+            distances[i, k] = exponential(-gamma * distances[i, k])
 
 
 @njit

@@ -16,6 +16,7 @@ from .threads import n_threads
 
 #: Home of every kernel: a module of the same name exists in each backend.
 KERNELS = {
+    "decay_rows": "_affinity",
     "manhattan_rows": "_affinity",
     "normalise_rows": "_affinity",
     "squared_distances": "_affinity",

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from ._exponential import exponential
 from ._jit import njit
 
 
@@ -57,7 +58,7 @@ def law_weights(labels, kept, scores, tops, temperature, start, stop, totals, la
         law[k] = 0.0
         if kept[k]:
             below = scores[k] - tops[labels[k]]
-            law[k] = math.exp(below / temperature) if below > least else 0.0
+            law[k] = exponential(below / temperature) if below > least else 0.0
             totals[labels[k]] += law[k]
 
 

@@ -198,8 +198,11 @@ def apply_kernel(kernel: str, gamma: float, distances: Float, left: Float, right
     `left` and `right` hold 1, or 0 for a row without direction.
     """
     if kernel in ("rbf", "laplacian"):
-        distances *= -gamma
-        np.exp(distances, out=distances)
+        if distances.dtype == np.float64:
+            _backend.decay_rows(distances, gamma)
+        else:  # several at a time in NumPy too
+            distances *= -gamma
+            np.exp(distances, out=distances)
         return
     # For unit rows x.y = 1 - |x - y|^2 / 2; a zero row has norm 0 and x.y = 0.
     np.subtract(left[:, None] + right, distances, out=distances)

@@ -1,6 +1,9 @@
 """Cython twin of ``cvrcore/_draws.py``: same names, same arithmetic."""
 
-from libc.math cimport INFINITY, exp, log1p
+from libc.math cimport INFINITY, log1p
+
+cdef extern from "_exponential.h":
+    double exponential(double) nogil
 
 
 def law_tops(
@@ -46,7 +49,7 @@ def law_weights(
             if kept[k]:
                 p = labels[k]
                 below = scores[k] - tops[p]
-                law[k] = exp(below / temperature) if below > least else 0.0
+                law[k] = exponential(below / temperature) if below > least else 0.0
                 totals[p] += law[k]
 
 
