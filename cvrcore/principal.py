@@ -18,7 +18,7 @@ from .subspace import FEW, steepest
 from .threads import run_chunks
 
 _NEAR: Final = 0.8  # mean affinity from which rows count as close together
-_COLUMNS: Final = 32  # vectors of one task
+_COLUMNS: Final = 64  # vectors of one task
 _DAMPING: Final = 700.0  # of what is not wanted: about as much as the affinity differs
 _MAX_DEGREE: Final = 48
 
