@@ -14,7 +14,7 @@ from cvrcore import _backend, lloyd
 from cvrcore.clustering import Effort, cluster_points
 from cvrcore.normalised import NormalisedAffinity
 from cvrcore.threads import n_threads, run_chunks
-from cvrcore.triangles import DEFERRED, LANES, pairs_held
+from cvrcore.triangles import DEFERRED, LANES, Triangles
 
 PART = "roofline"
 
@@ -56,18 +56,19 @@ def parallel(work, length, chunk):
 
 
 def covariance_kernels(roof, rng, n, most):
-    """fold_triangles and add_history, as the store calls them."""
+    """fold_block and add_history, as the store calls them."""
     stored, width = DEFERRED, 8 * LANES
-    base = np.ones((width // LANES, pairs_held(n), LANES))
-    history = rng.standard_normal((stored, n, width))
+    triangles = Triangles(n, width, np.float64, 1.0)
+    triangles.recent[:] = rng.standard_normal((stored, n, width))
 
     def fold(start, stop):
         for block in range(start, stop):
-            _backend.fold_triangles(base, history, 0, stored, block)
+            packed = triangles._packed(triangles.recent, 0, stored, block)
+            _backend.fold_block(triangles.base, packed, stored, block, 0, triangles._n_edges)
 
     pairs = n * (n + 1) / 2 * width
     seconds = best_time(parallel(fold, width // LANES, 1))
-    yield roof.fraction("fold_triangles", seconds, 16 * pairs, 2 * pairs * stored, "float64", most)
+    yield roof.fraction("fold_block", seconds, 16 * pairs, 2 * pairs * stored, "float64", most)
 
     n_many, kept, width = 5 * n, 32, 300
     history = rng.standard_normal((kept, n_many, width), dtype=np.float32)

@@ -98,25 +98,39 @@ def read_triangles(base, recent, steps, waiting, clients, others, entries):
 
 
 @njit
-def fold_triangles(base, history, first, n_stored, block):
-    """Add outer products of residuals, from `first` on round the ring, to one block."""
+def pack_block(history, first, n_stored, block, packed):
+    """Copy residuals of one block together, from `first` on round the ring, for `fold_block`.
+
+    Parameters
+    ----------
+    history : array of shape (n_places, n_clients, n_features)
+    first, n_stored, block : int
+    packed : float64 array of shape (n_padded * n_stored * LANES,), n_padded a multiple of EDGE
+        Output, in an order that is each backend's own; it should begin on a line of cache.
+    """
     n_places, n_clients, n_features = history.shape
-    n_padded = -(-n_clients // EDGE) * EDGE
-    packed = np.zeros((n_padded, n_stored, LANES))
-    totals = np.empty(LANES)
+    packed[:] = 0.0
     for k in range(n_clients):
         for step in range(n_stored):
             place = (first + step) % n_places
             for lane in range(min(LANES, n_features - block * LANES)):
-                packed[k, step, lane] = history[place, k, block * LANES + lane]
-    for i in range(n_padded):
+                value = np.float64(history[place, k, block * LANES + lane])
+                packed[(k * n_stored + step) * LANES + lane] = value
+
+
+@njit
+def fold_block(base, packed, n_stored, block, low, high):
+    """Add outer products of packed residuals to one block, of squares in rows low .. high - 1."""
+    totals = np.empty(LANES)
+    for i in range(low * EDGE, high * EDGE):
         for j in range((i // EDGE + 1) * EDGE):
             row = _pair(i, j)
             for lane in range(LANES):
                 totals[lane] = np.float64(base[block, row, lane])
             for step in range(n_stored):
                 for lane in range(LANES):
-                    totals[lane] += packed[i, step, lane] * packed[j, step, lane]
+                    left = packed[(i * n_stored + step) * LANES + lane]
+                    totals[lane] += left * packed[(j * n_stored + step) * LANES + lane]
             for lane in range(LANES):
                 base[block, row, lane] = totals[lane]
 

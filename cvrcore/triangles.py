@@ -15,6 +15,7 @@ LANES: Final = 8  # coordinates in one block
 EDGE: Final = 12  # clients on the edge of a square of pairs
 DEFERRED: Final = 16  # residuals that wait for a block before one pass folds them in
 _TASK: Final = 4_000_000  # multiply-adds per task: smaller ones cost more than they save
+_SHARES: Final = 4  # of the last block's work in a round
 _AT_ONCE: Final = 64_000_000  # multiply-adds of a whole fold that no round is worth sparing
 
 
@@ -43,6 +44,7 @@ class Triangles:
         self.recent = np.empty((DEFERRED, n_clients, n_features), dtype)  # s at s % DEFERRED
         self.steps = 0  # residuals so far
         self.waiting = np.zeros(n_blocks, dtype=np.int64)  # residuals, for each block
+        self._n_edges = -(-n_clients // EDGE)
         self._work = DEFERRED * LANES * n_clients**2 // 2  # of one block
         in_turn = n_blocks * self._work > _AT_ONCE
         # In the round of which number, modulo sixteen, a block has its turn.
@@ -68,7 +70,8 @@ class Triangles:
             for block in range(start, stop):
                 self.base[block] = ones
                 for residuals, used in parts:
-                    _backend.fold_triangles(self.base, residuals, 0, used, block)
+                    packed = self._packed(residuals, 0, used, block)
+                    _backend.fold_block(self.base, packed, used, block, 0, self._n_edges)
 
         n_blocks = self.base.shape[0]
         self._folding = begin_chunks(fold, n_blocks, 1), np.arange(n_blocks)
@@ -93,16 +96,40 @@ class Triangles:
             self._begin(due)
 
     def _begin(self, blocks: Ids) -> None:
-        """Begin to fold what waits for some blocks into them."""
+        """Begin to fold what waits for some blocks into them.
+
+        Where one is much work the last comes in shares: a core that has ended takes one.
+        """
+        *whole, last = blocks.tolist()
+        tasks = [(block, 0, self._n_edges) for block in whole]
+        n_shares = 1 if self._work < 2 * _SHARES * _TASK else _SHARES
+        edges = np.sqrt(np.arange(n_shares + 1) / n_shares) * self._n_edges  # of equal areas
+        limits = np.rint(edges).astype(int).tolist()
+        tasks += [(last, low, high) for low, high in zip(limits, limits[1:], strict=False)]
+        shared = self._waiting_packed(last) if n_shares > 1 else None
 
         def fold(start: int, stop: int) -> None:
-            for block in blocks[start:stop].tolist():
-                n_waiting = int(self.waiting[block])
-                first = (self.steps - n_waiting) % DEFERRED
-                _backend.fold_triangles(self.base, self.recent, first, n_waiting, block)
+            for block, low, high in tasks[start:stop]:
+                packed = shared if block == last else None
+                if packed is None:
+                    packed = self._waiting_packed(block)
+                _backend.fold_block(self.base, packed, self.waiting[block], block, low, high)
 
         size = max(1, _TASK // self._work)
-        self._folding = begin_chunks(fold, blocks.size, size), blocks
+        self._folding = begin_chunks(fold, len(tasks), size), blocks
+
+    def _waiting_packed(self, block: int) -> Float:
+        n_waiting = int(self.waiting[block])
+        return self._packed(self.recent, (self.steps - n_waiting) % DEFERRED, n_waiting, block)
+
+    def _packed(self, residuals: Float, first: int, n_stored: int, block: int) -> Float:
+        """Return residuals of one block as `fold_block` takes them."""
+        length = self._n_edges * EDGE * n_stored * LANES
+        room = np.empty(length + LANES)
+        start = -room.ctypes.data % 64 // 8  # a run that begins on a line is read twice as fast
+        packed = room[start : start + length]
+        _backend.pack_block(residuals, first, n_stored, block, packed)
+        return packed
 
     def settle(self) -> None:
         """End the folds that were begun, if there are any; before anything else is done."""

@@ -37,8 +37,8 @@ cdef extern from "_predict.h":
 
 cdef extern from "_fold.h":
     enum: EDGE, LANES, TILE, WIDTH
-    void fold_f64(double*, const double*, Py_ssize_t, Py_ssize_t) nogil
-    void fold_f32(float*, const double*, Py_ssize_t, Py_ssize_t) nogil
+    void fold_f64(double*, const double*, Py_ssize_t, Py_ssize_t, Py_ssize_t) nogil
+    void fold_f32(float*, const double*, Py_ssize_t, Py_ssize_t, Py_ssize_t) nogil
 
 
 cdef enum:
@@ -166,28 +166,24 @@ def read_triangles(
             start = stop
 
 
-def fold_triangles(
-    floating[:, :, ::1] base,
+def pack_block(
     const floating[:, :, ::1] history,
     Py_ssize_t first,
     Py_ssize_t n_stored,
     Py_ssize_t block,
+    double[::1] packed,
 ):
-    """Add outer products of residuals, from `first` on round the ring, to one block."""
+    """Copy residuals of one block together, from `first` on round the ring, for fold_block."""
     cdef Py_ssize_t n_clients = history.shape[1], n_features = history.shape[2]
-    cdef Py_ssize_t stride = n_clients * n_features, n_edges = (n_clients + EDGE - 1) // EDGE
+    cdef Py_ssize_t stride = n_clients * n_features
+    cdef Py_ssize_t n_padded = packed.shape[0] // max(n_stored * LANES, 1)
     cdef Py_ssize_t k, step, part, d, low, width, place
     cdef const floating* source
-    # One line of cache more than is used: a run that begins on a line is read twice as fast.
-    cdef void* room = malloc((n_edges * EDGE * n_stored + LANES) * LANES * sizeof(double))
-    if room == NULL:
-        raise MemoryError("no memory to fold residuals in")
-    cdef double* packed = <double*>((<size_t>room + 63) & ~<size_t>63)
     cdef double* out
     with nogil:
-        for k in range(n_edges * EDGE):
+        for k in range(n_padded):
             for part in range(LANES // WIDTH):
-                out = packed + (k // TILE * (LANES // WIDTH) + part) * n_stored * TILE * WIDTH
+                out = &packed[0] + (k // TILE * (LANES // WIDTH) + part) * n_stored * TILE * WIDTH
                 out += k % TILE * WIDTH
                 low = block * LANES + part * WIDTH
                 width = max(0, min(WIDTH, n_features - low)) if k < n_clients else 0
@@ -201,11 +197,24 @@ def fold_triangles(
                             out[d] = source[place * stride + d] if d < width else 0.0
                     out += TILE * WIDTH
                     place = place + 1 if place + 1 < history.shape[0] else 0
+
+
+def fold_block(
+    floating[:, :, ::1] base,
+    const double[::1] packed,
+    Py_ssize_t n_stored,
+    Py_ssize_t block,
+    Py_ssize_t low,
+    Py_ssize_t high,
+):
+    """Add outer products of packed residuals to one block, of squares in rows low .. high - 1."""
+    if packed.shape[0] == 0:
+        return
+    with nogil:
         if floating is double:
-            fold_f64(&base[block, 0, 0], packed, n_edges, n_stored)
+            fold_f64(&base[block, 0, 0], &packed[0], low, high, n_stored)
         else:
-            fold_f32(&base[block, 0, 0], packed, n_edges, n_stored)
-        free(room)
+            fold_f32(&base[block, 0, 0], &packed[0], low, high, n_stored)
 
 
 cdef void _add_sums(

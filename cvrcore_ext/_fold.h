@@ -30,8 +30,8 @@
 typedef double lanes __attribute__((vector_size(REGISTER)));
 typedef float half_f32 __attribute__((vector_size(REGISTER / 2), aligned(4), may_alias));
 
-/* `base` holds one block's squares; `packed` one block's history as double, of `n_edges` times
-   EDGE clients: (n_clients / TILE, LANES / WIDTH, n_stored, TILE, WIDTH). */
+/* `base` holds one block's squares, of which those in rows `low` to `high` - 1 are worked on;
+   `packed` one block's history as double: (n_clients / TILE, LANES / WIDTH, n_stored, TILE, WIDTH). */
 #define DEFINE_FOLD(NAME, REAL, VECTOR)                                                           \
     static inline void NAME##_tile(REAL *out, const double *left, const double *right,            \
                                    ptrdiff_t n_stored) {                                          \
@@ -54,10 +54,12 @@ typedef float half_f32 __attribute__((vector_size(REGISTER / 2), aligned(4), may
                 *(VECTOR *)(out + (r * EDGE + c) * LANES) =                                       \
                     __builtin_convertvector(sums[r][c], VECTOR);                                  \
     }                                                                                             \
-    static void NAME(REAL *base, const double *packed, ptrdiff_t n_edges, ptrdiff_t n_stored) {   \
+    static void NAME(REAL *base, const double *packed, ptrdiff_t low, ptrdiff_t high,             \
+                     ptrdiff_t n_stored) {                                                        \
         const ptrdiff_t run = n_stored * LANES, depth = n_stored * TILE;                          \
         enum { AHEAD = TILE * TILE * LANES, LINE = 64 / sizeof(REAL) };                           \
-        for (ptrdiff_t i0 = 0; i0 < n_edges; i0++)                                                \
+        base += low * (low + 1) / 2 * SQUARE;                                                     \
+        for (ptrdiff_t i0 = low; i0 < high; i0++)                                                 \
             for (ptrdiff_t j0 = 0; j0 <= i0; j0++, base += SQUARE) {                              \
                 const REAL *next = base + SQUARE;                                                 \
                 for (int j = 0; j < EDGE; j += TILE)                                              \

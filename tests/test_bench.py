@@ -186,7 +186,7 @@ def test_kernels_of_the_covariance_have_a_fraction_of_the_roofline():
     roof, rng = Roofline(short=True), np.random.default_rng(0)
     rows = [*covariance_kernels(roof, rng, 60, 1), *score_kernels(roof, rng, 60, 1)]
     assert [row.name.split()[-1] for row in rows] == [
-        "fold_triangles",
+        "fold_block",
         "add_history",
         "advance_moments",
     ]

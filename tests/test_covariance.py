@@ -81,7 +81,11 @@ def test_fold_matches_naive(kernels, n_clients, n_features, n_steps, dtype):
     base = in_blocks(packed, n_clients)
 
     for block in range(base.shape[0]):
-        kernels["fold_triangles"](base, ring, 2 % (n_steps + 1), n_steps, block)
+        n_edges = -(-n_clients // EDGE)
+        run = np.empty(n_edges * EDGE * n_steps * LANES)
+        kernels["pack_block"](ring, 2 % (n_steps + 1), n_steps, block, run)
+        for low, high in ((0, n_edges // 2), (n_edges // 2, n_edges)):
+            kernels["fold_block"](base, run, n_steps, block, low, high)
 
     tolerance = 1e-12 if dtype == np.float64 else 1e-5
     assert_allclose(base, in_blocks(expected, n_clients), rtol=tolerance, atol=tolerance)

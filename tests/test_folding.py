@@ -112,10 +112,8 @@ def test_a_state_that_cannot_be_is_refused(news, message):
 def test_a_large_fold_is_shared_out_among_the_rounds(monkeypatch):
     """Sixteen blocks, one of which is folded in each round: no round does the work of all."""
     monkeypatch.setattr("cvrcore.triangles._AT_ONCE", 0)
-    folded, fold = [], _backend.fold_triangles
-    monkeypatch.setitem(
-        _backend.__dict__, "fold_triangles", lambda *a: (folded.append(a[4]), fold(*a))
-    )
+    folded, fold = [], _backend.fold_block
+    monkeypatch.setitem(_backend.__dict__, "fold_block", lambda *a: (folded.append(a[3]), fold(*a)))
     residuals = residuals_of(2 * DEFERRED, "float64", 5, DEFERRED * LANES)
     store = CovarianceStore(*residuals.shape[1:], "dense", "float64")
     for step, residual in enumerate(residuals):
@@ -141,7 +139,7 @@ def test_a_fold_that_was_cut_off_is_not_gone_on_from(monkeypatch):
         raise MemoryError("told to fail")
 
     with monkeypatch.context() as patch:
-        patch.setitem(_backend.__dict__, "fold_triangles", fail)
+        patch.setitem(_backend.__dict__, "fold_block", fail)
         go()  # begins to fold
         with pytest.raises(MemoryError, match="told to fail"):
             go()
