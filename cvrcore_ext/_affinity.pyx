@@ -6,7 +6,7 @@ from cython cimport floating
 from libc.math cimport fabs, sqrt
 
 cdef extern from "_exponential.h":
-    void decay(double*, Py_ssize_t, double) nogil
+    void exponentials(double*, Py_ssize_t, double) nogil
 
 cdef extern from "_lanes.h":
     double sum_in_lanes(const double*, Py_ssize_t) nogil
@@ -86,7 +86,7 @@ def decay_rows(double[:, ::1] distances, double gamma):
     """Turn distances into exp(-gamma distance), Eq. (4), in place."""
     if distances.shape[0] and distances.shape[1]:
         with nogil:
-            decay(&distances[0, 0], distances.shape[0] * distances.shape[1], gamma)
+            exponentials(&distances[0, 0], distances.shape[0] * distances.shape[1], -gamma)
 
 
 def normalise_rows(

@@ -3,7 +3,11 @@
 from libc.math cimport INFINITY, log1p
 
 cdef extern from "_exponential.h":
-    double exponential(double) nogil
+    void exponentials(double*, Py_ssize_t, double) nogil
+
+
+cdef enum:
+    FEW = 64  # clients whose exponentials are taken together
 
 
 def law_tops(
@@ -39,18 +43,21 @@ def law_weights(
     double[::1] law,
 ):
     """Write exp((v_k - top) / temperature) of kept clients into law, Eq. (11), and sum it."""
-    cdef Py_ssize_t k, p
+    cdef Py_ssize_t k, p, base = start, end
     cdef double below, least = -800.0 * temperature
     with nogil:
         for p in range(totals.shape[0]):
             totals[p] = 0.0
-        for k in range(start, stop):
-            law[k] = 0.0
-            if kept[k]:
-                p = labels[k]
-                below = scores[k] - tops[p]
-                law[k] = exponential(below / temperature) if below > least else 0.0
-                totals[p] += law[k]
+        while base < stop:
+            end = min(base + FEW, stop)
+            for k in range(base, end):
+                below = scores[k] - tops[labels[k]] if kept[k] else -INFINITY
+                law[k] = below / temperature if below > least else -INFINITY
+            exponentials(&law[base], end - base, 1.0)
+            for k in range(base, end):
+                if kept[k]:
+                    totals[labels[k]] += law[k]
+            base = end
 
 
 def law_shares(

@@ -1,4 +1,4 @@
-/* Twin of cvrcore/_exponential.py: exp of numbers up to 0, four at a time or one. */
+/* Twin of cvrcore/_exponential.py: exp of numbers up to 0, four at a time. */
 
 #ifndef CVRCORE_EXPONENTIAL_H
 #define CVRCORE_EXPONENTIAL_H
@@ -29,18 +29,15 @@ static inline fours_f64 exponential_fours(fours_f64 x) {
     return (fours_f64)((fours_mask)(total * (fours_f64)power) & (fours_mask)(x >= LEAST));
 }
 
-static inline double exponential(double x) {
-    const fours_f64 all = {x, 0.0, 0.0, 0.0};
-    return exponential_fours(all)[0];
-}
-
-/* x <- exp(-rate * x), x not negative. */
-static inline void decay(double *x, ptrdiff_t n, double rate) {
+/* x <- exp(rate * x), of numbers for which that is no more than 1. */
+static inline void exponentials(double *x, ptrdiff_t n, double rate) {
     ptrdiff_t i = 0;
     for (; i + 4 <= n; i += 4)
-        *(fours_f64 *)(x + i) = exponential_fours(-rate * *(const fours_f64 *)(x + i));
-    for (; i < n; i++)
-        x[i] = exponential(-rate * x[i]);
+        *(fours_f64 *)(x + i) = exponential_fours(rate * *(const fours_f64 *)(x + i));
+    for (; i < n; i++) {
+        const fours_f64 one = {rate * x[i], 0.0, 0.0, 0.0};
+        x[i] = exponential_fours(one)[0];
+    }
 }
 
 #endif
