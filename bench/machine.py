@@ -59,18 +59,18 @@ def _touched(n_bytes):
     return np.ones(n_bytes // 4, dtype=np.float32), np.ones(n_bytes // 4, dtype=np.float32)
 
 
-def copy_bandwidth(n_threads, n_bytes=256_000_000, repeats=5):
+def copy_bandwidth(n_threads, n_bytes=256_000_000, repeats=5, timed=best_time):
     """Return bytes a second of ``a <- b``, read and written ones counted, as STREAM does."""
     source, target = _touched(n_bytes)
     copy = _on_threads(n_threads, lambda i, j: np.copyto(target[i:j], source[i:j]), source.size)
-    return 2 * n_bytes / best_time(copy, repeats)
+    return 2 * n_bytes / timed(copy, repeats)
 
 
-def read_bandwidth(n_threads, n_bytes=256_000_000, repeats=5):
+def read_bandwidth(n_threads, n_bytes=256_000_000, repeats=5, timed=best_time):
     """Return bytes a second of a maximum over an array: of NumPy's passes the fastest."""
     source, _ = _touched(n_bytes)
     read = _on_threads(n_threads, lambda i, j: source[i:j].max(), source.size)
-    return n_bytes / best_time(read, repeats)
+    return n_bytes / timed(read, repeats)
 
 
 def product_rate(dtype, n_threads, size=2000, repeats=3):

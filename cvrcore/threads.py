@@ -93,6 +93,10 @@ class _Occupied:
     """Counts threads that are at work, so that no more are woken up than there are cores."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, as a process that was forked must: no other thread came along."""
         self._lock = threading.Lock()
         self._local = threading.local()
         self._count = 0
@@ -239,13 +243,16 @@ def begin(work: Callable[[], object]) -> Chunks:
 
     The work may run chunks itself. With a single thread it is `finish` that does it.
     """
-    occupied.promise()  # before the thread wakes up: meanwhile nobody else is woken up
+    n_helpers = min(n_threads() - 1, 1)
+    if n_helpers:
+        occupied.promise()  # before the thread wakes up: meanwhile nobody else is woken up
 
     def redeem(start: int, stop: int) -> None:
-        occupied.redeem()
+        if n_helpers:
+            occupied.redeem()
         work()
 
-    begun = Chunks(redeem, 1, 1, min(n_threads() - 1, 1), _UPKEEP)
+    begun = Chunks(redeem, 1, 1, n_helpers, _UPKEEP)
     _begun.add(begun)
     return begun
 
@@ -257,4 +264,4 @@ def _finish_begun() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_finish_begun)
+    os.register_at_fork(before=_finish_begun, after_in_child=occupied.forget)

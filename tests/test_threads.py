@@ -81,6 +81,35 @@ def test_nobody_is_woken_up_while_all_cores_are_at_work(monkeypatch):
     assert len(workers()) == 2
 
 
+def test_helpers_leave_when_cores_are_short(monkeypatch):
+    monkeypatch.setenv("CVRCORE_NUM_THREADS", "2")
+    done, stop = [], threading.Event()
+
+    def work(start, end):
+        time.sleep(0.001)
+        done.append(start)
+
+    def elsewhere(at_work):
+        with occupied:
+            at_work.set()
+            assert stop.wait(60)
+
+    begun = begin_chunks(work, 2000, 1)
+    others = []
+    for _ in range(2):
+        at_work = threading.Event()
+        others.append(threading.Thread(target=elsewhere, args=(at_work,)))
+        others[-1].start()
+        assert at_work.wait(60)
+    begun._helpers[0].result(timeout=60)  # it has left ...
+    assert len(done) < 2000  # ... before the end
+    stop.set()
+    for other in others:
+        other.join(60)
+    begun.finish()
+    assert sorted(done) == list(range(2000))
+
+
 def test_nobody_works_on_after_a_failure(monkeypatch):
     monkeypatch.setenv("CVRCORE_NUM_THREADS", "2")
     entered, release = threading.Event(), threading.Event()
@@ -156,14 +185,41 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+FORK_AT_WORK = """
+import os, sys, threading
+from cvrcore.threads import occupied, run_chunks
+
+held, names = threading.Event(), set()
+
+def elsewhere():
+    with occupied, occupied._lock:
+        held.set()
+        threading.Event().wait()
+
+threading.Thread(target=elsewhere, daemon=True).start()
+held.wait(60)
+child = os.fork()
+if not child:
+    together = threading.Barrier(2)  # or it never ends: both threads are needed
+    run_chunks(lambda start, stop: together.wait(30), 2, 1)
+    os._exit(0)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def exit_code(script):
+    """Run a script on two threads, in a process of its own."""
+    environment = {**os.environ, "CVRCORE_NUM_THREADS": "2", "PYTHONPATH": os.getcwd()}
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    return subprocess.run(command, env=environment, timeout=60, check=False).returncode
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("call", ["begin_chunks(work, 6, 1)", "begin(lambda: work(0, 6))"])
 def test_a_fork_waits_for_work_that_was_begun(call):
-    environment = {**os.environ, "CVRCORE_NUM_THREADS": "2", "PYTHONPATH": os.getcwd()}
-    found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORK.replace("BEGIN", call)],
-        env=environment,
-        timeout=60,
-        check=False,
-    )
-    assert found.returncode == 0
+    assert exit_code(FORK.replace("BEGIN", call)) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_threads_at_work_elsewhere_do_not_come_along_in_a_fork():
+    assert exit_code(FORK_AT_WORK) == 0
