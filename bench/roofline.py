@@ -63,7 +63,7 @@ def covariance_kernels(roof, rng, n, most):
 
     def fold(start, stop):
         for block in range(start, stop):
-            packed = triangles._packed(triangles.recent, 0, stored, block)
+            packed = triangles._packed(triangles._room(), triangles.recent, 0, stored, block)
             _backend.fold_block(triangles.base, packed, stored, block, 0, triangles._n_edges)
 
     pairs = n * (n + 1) / 2 * width

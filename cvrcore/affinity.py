@@ -17,6 +17,7 @@ KERNELS: Final = ("rbf", "cosine", "laplacian", "sigmoid")
 _POSITIVE_KERNELS: Final = ("rbf", "cosine", "laplacian")  # tanh may have negative eigenvalues
 _SMOOTH_KERNELS: Final = ("rbf", "cosine")
 _CHUNK: Final = 32  # rows of the affinity filled by one task, at most
+_AT_ONCE: Final = 1024  # rows replaced before the next ones are worked out: they take memory
 
 
 def check_gamma(value: Any, kernel: str) -> float | str:
@@ -71,15 +72,21 @@ class Affinity:
 
     def update(self, ids: Ids, models: Float) -> None:
         """Replace the rows of some clients: O(len(ids) K D)."""
+        for start in range(0, ids.size, _AT_ONCE):
+            some = slice(start, start + _AT_ONCE)
+            self._update(ids[some], models[some])
+
+    def _update(self, ids: Ids, models: Float) -> None:
         fresh = np.empty((ids.size, self.n_clients), dtype=self._proximity.dtype)
         self._replace(ids, models, fresh)
         among = fresh[:, ids]
-        _symmetrise(among)
-        fresh[:, ids] = among
+        fresh[:, ids] = np.minimum(among, among.T)  # see `_symmetrise`
         self._proximity[ids] = fresh
-        self._behind.append(ids)
-        if self._deviations is not None:
+        if self._deviations is None:
+            self._proximity[:, ids] = fresh.T
+        else:  # nobody asks for the matrix itself any more
             self._deviations.update(ids, fresh)
+            self._behind.append(ids)
 
     def _replace(self, ids: Ids, models: Float, fresh: Float) -> None:
         """Replace the rows of some clients, and write their proximity to all into `fresh`."""
@@ -109,10 +116,7 @@ class Affinity:
 
     def _mirror(self) -> None:
         """Bring columns up to date: who wants the whole matrix pays for it."""
-        if len(self._behind) == 1:
-            (ids,) = self._behind
-            self._proximity[:, ids] = self._proximity[ids].T
-        elif self._behind:
+        if self._behind:
             newest = np.full(self._proximity.shape[0], -1)
             for number, ids in enumerate(self._behind):
                 newest[ids] = number

@@ -205,8 +205,7 @@ def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> N
     The calling thread takes chunks too.
     """
     if length <= chunk:
-        with occupied:
-            work(0, length)
+        work(0, length)
         return
     n_helpers = min(n_threads() - 1 - occupied.others(), -(-length // chunk) - 1)
     Chunks(work, length, chunk, max(n_helpers, 0)).finish()
@@ -219,10 +218,13 @@ def run_spans(work: Callable[[int, int], object], length: int, chunk: int) -> No
     many spans as there are threads free: between short calls threads wait for the GIL, up to
     5 ms, if others have short calls too.
     """
+    if length <= chunk:
+        work(0, length)
+        return
     n_chunks = -(-length // chunk)
     n_free = max(n_threads() - occupied.others(), 1)
     n_spans = n_chunks if n_chunks > _FEW else min(n_free, n_chunks)
-    run_chunks(work, length, chunk * -(-n_chunks // max(n_spans, 1)) if n_free > 1 else length)
+    run_chunks(work, length, chunk * -(-n_chunks // n_spans) if n_free > 1 else length)
 
 
 _begun: weakref.WeakSet[Chunks] = weakref.WeakSet()

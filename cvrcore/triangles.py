@@ -70,7 +70,7 @@ class Triangles:
             for block in range(start, stop):
                 self.base[block] = ones
                 for residuals, used in parts:
-                    packed = self._packed(residuals, 0, used, block)
+                    packed = self._packed(self._room(used), residuals, 0, used, block)
                     _backend.fold_block(self.base, packed, used, block, 0, self._n_edges)
 
         n_blocks = self.base.shape[0]
@@ -106,28 +106,37 @@ class Triangles:
         edges = np.sqrt(np.arange(n_shares + 1) / n_shares) * self._n_edges  # of equal areas
         limits = np.rint(edges).astype(int).tolist()
         tasks += [(last, low, high) for low, high in zip(limits, limits[1:], strict=False)]
-        shared = self._waiting_packed(last) if n_shares > 1 else None
+        shared = self._waiting_packed(self._room(), last) if n_shares > 1 else None
 
         def fold(start: int, stop: int) -> None:
+            room = None  # taken once, where anything is left to be packed
             for block, low, high in tasks[start:stop]:
                 packed = shared if block == last else None
                 if packed is None:
-                    packed = self._waiting_packed(block)
+                    room = self._room() if room is None else room
+                    packed = self._waiting_packed(room, block)
                 _backend.fold_block(self.base, packed, self.waiting[block], block, low, high)
 
         size = max(1, _TASK // self._work)
         self._folding = begin_chunks(fold, len(tasks), size), blocks
 
-    def _waiting_packed(self, block: int) -> Float:
-        n_waiting = int(self.waiting[block])
-        return self._packed(self.recent, (self.steps - n_waiting) % DEFERRED, n_waiting, block)
-
-    def _packed(self, residuals: Float, first: int, n_stored: int, block: int) -> Float:
-        """Return residuals of one block as `fold_block` takes them."""
+    def _room(self, n_stored: int = DEFERRED) -> Float:
+        """Return memory for so many residuals of one block, packed."""
         length = self._n_edges * EDGE * n_stored * LANES
         room = np.empty(length + LANES)
         start = -room.ctypes.data % 64 // 8  # a run that begins on a line is read twice as fast
-        packed = room[start : start + length]
+        return room[start : start + length]
+
+    def _waiting_packed(self, room: Float, block: int) -> Float:
+        n_waiting = int(self.waiting[block])
+        first = (self.steps - n_waiting) % DEFERRED
+        return self._packed(room, self.recent, first, n_waiting, block)
+
+    def _packed(
+        self, room: Float, residuals: Float, first: int, n_stored: int, block: int
+    ) -> Float:
+        """Return residuals of one block as `fold_block` takes them, in `room`."""
+        packed = room[: self._n_edges * EDGE * n_stored * LANES]
         _backend.pack_block(residuals, first, n_stored, block, packed)
         return packed
 
