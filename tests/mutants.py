@@ -100,7 +100,7 @@ FAULTS = [
     ("_groups", "held[owner, slot] = -1", "pass", "pairs"),
     ("_groups", "if held[others[i], s] == clients[i]:", "if False:", "pairs"),
     ("_groups", "if asked[owner, s] < asked[owner, slot]:", "if reached[owner, s] < reached[owner, slot]:", "pairs"),
-    ("pairs", "self.reached.ravel()[places] = n_rounds\n\n    def advance", "pass\n\n    def advance", "coalition covariance"),
+    ("pairs", "self.reached.ravel()[places] = n_rounds\n\n    def advance", "pass\n\n    def advance", "pairs"),
     ("pairs", "self._fellows = clients + others - self._places // self.SLOTS", "self._fellows = others.copy()", "pairs"),
     ("pairs", "if n_rounds % self._EVERY or self._share < self._MOST:", "if n_rounds % self._EVERY:", "pairs"),
     ("pairs", "self.values[client * self.SLOTS + chosen] = fresh", "pass", "pairs"),
