@@ -19,8 +19,8 @@ from threadpoolctl import threadpool_limits
 
 from bench.federations import Federation
 from bench.machine import (
-    best_time,
     copy_bandwidth,
+    mean_and_best,
     mean_time,
     memory_now,
     peak_memory,
@@ -262,11 +262,10 @@ def stream_time(reads, updates, n_threads=2):
     On a gigabyte where so much is touched: less may lie in a server's cache.
     """
     n_bytes = int(min(1_000_000_000, max(reads, 8_000_000)))
-    found = []
-    for timed in (mean_time, best_time):
-        rates = [rate(n_threads, n_bytes, timed=timed) for rate in (read_bandwidth, copy_bandwidth)]
-        found.append(reads / rates[0] + updates / rates[1])
-    return found
+    reading, copying = (
+        rate(n_threads, n_bytes, timed=mean_and_best) for rate in (read_bandwidth, copy_bandwidth)
+    )
+    return (reads / reading + updates / copying).tolist()
 
 
 def lloyd_time(n_clients, n_select, repeats=3):

@@ -29,6 +29,12 @@ def mean_time(work, repeats=3):
     return (time.perf_counter() - began) / repeats
 
 
+def mean_and_best(work, repeats=3):
+    """Return the mean and the least of several times, in seconds, as an array."""
+    times = [mean_time(work, 1) for _ in range(repeats)]
+    return np.array([np.mean(times), min(times)])
+
+
 def peak_memory():
     """Return the largest resident set of this process so far, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024

@@ -80,7 +80,8 @@ class Affinity:
         fresh = np.empty((ids.size, self.n_clients), dtype=self._proximity.dtype)
         self._replace(ids, models, fresh)
         among = fresh[:, ids]
-        fresh[:, ids] = np.minimum(among, among.T)  # see `_symmetrise`
+        _symmetrise(among)
+        fresh[:, ids] = among
         self._proximity[ids] = fresh
         if self._deviations is None:
             self._proximity[:, ids] = fresh.T

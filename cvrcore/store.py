@@ -220,7 +220,7 @@ class CovarianceStore:
     # -- everything at once -------------------------------------------------------
 
     def entries(self, representative: Ids) -> Float:
-        """Return ``C_kj / scale`` for each client k and its representative j, its own one.
+        """Return ``C_kj / scale`` for each client k and its representative j, who has none.
 
         Rows of clients without one, and of representatives, mean nothing.
         """

@@ -106,15 +106,12 @@ class Triangles:
         edges = np.sqrt(np.arange(n_shares + 1) / n_shares) * self._n_edges  # of equal areas
         limits = np.rint(edges).astype(int).tolist()
         tasks += [(last, low, high) for low, high in zip(limits, limits[1:], strict=False)]
-        shared = self._waiting_packed(self._room(), last) if n_shares > 1 else None
+        shared = self._waiting_packed(self._room(), last)
 
         def fold(start: int, stop: int) -> None:
-            room = None  # taken once, where anything is left to be packed
+            room = self._room()
             for block, low, high in tasks[start:stop]:
-                packed = shared if block == last else None
-                if packed is None:
-                    room = self._room() if room is None else room
-                    packed = self._waiting_packed(room, block)
+                packed = shared if block == last else self._waiting_packed(room, block)
                 _backend.fold_block(self.base, packed, self.waiting[block], block, low, high)
 
         size = max(1, _TASK // self._work)

@@ -125,7 +125,7 @@ FAULTS = [
     ("deviations", "self.values[:, ids] = values.T", "pass", "deviations"),
     ("normalised", "sides = np.stack([level - self.lead,", "sides = np.stack([level + self.lead,", "deviations subspace"),
     ("affinity", "older = newest[rows, None] < newest", "older = newest[rows, None] > newest", "deviations"),
-    ("affinity", "fresh[:, ids] = np.minimum(among, among.T)", "pass", "deviations"),
+    ("affinity", "fresh[:, ids] = among", "pass", "deviations"),
     ("_exponential", "rest = (x - doublings * LN2_HIGH) - doublings * LN2_LOW", "rest = x - doublings * (LN2_HIGH + LN2_LOW)", "exponential"),
     ("threads", "while occupied.others() < most:", "while True:", "threads"),
     ("selectors/coalition", "labels = self._partition.make(Problem(", "_ = self._estimator\n            labels = self._partition.make(Problem(", "learning_ahead"),
