@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 from . import _backend
 from ._validation import Float, Ids, check_choice, check_count, check_matrix, check_seed
 from .affinity import KERNELS, Affinity, check_gamma
-from .spectral import NOBODY, Basis, spectral_points
+from .spectral import NOBODY, spectral_points
+from .subspace import Basis
 from .threads import single_blas_thread
 
 

@@ -18,25 +18,22 @@ from ._validation import Float, Ids
 from .deviations import Deviations
 from .threads import run_chunks
 
-_CHUNK: Final = 256  # rows of the matrix that one task works on
+_CHUNK: Final = 256
 
 
 class Operator(abc.ABC):
-    """A normalised affinity, in whatever form.
+    """A symmetric matrix, in whatever form, without negative eigenvalues if it is iterated with.
 
     Parameters
     ----------
-    degrees : float64 array of shape (n_clients,)
-        All positive.
     dtype : float32 or float64
         Of the blocks that it is multiplied with.
     """
 
-    def __init__(self, degrees: Float, dtype: Any) -> None:
+    chunk: int = _CHUNK  # rows that one task works on
+
+    def __init__(self, dtype: Any) -> None:
         self.dtype = np.dtype(dtype)
-        self.inverse_root = 1.0 / np.sqrt(degrees)
-        self.lead = np.sqrt(degrees / degrees.sum())
-        self.mean_affinity = float(degrees.mean()) / degrees.size
         self.products = 0  # with blocks
 
     def apply(self, block: Float, finish: Callable[[Float, slice], None] | None = None) -> Float:
@@ -53,7 +50,7 @@ class Operator(abc.ABC):
             if finish is not None:
                 finish(product[rows], rows)
 
-        run_chunks(fill, product.shape[0], _CHUNK)
+        run_chunks(fill, product.shape[0], self.chunk)
         return product
 
     def rows_of(self, ids: Ids, block: Float) -> Float:
@@ -66,12 +63,38 @@ class Operator(abc.ABC):
     def _product(self, block: Float) -> Callable[[slice | Ids, Float], None]:
         """Return what writes given rows of the product with a block."""
 
+
+def dense_product(matrix: Float, block: Float) -> Callable[[slice | Ids, Float], None]:
+    """Return what writes given rows of the product of a matrix with a block."""
+
+    def multiply(rows: slice | Ids, out: Float) -> None:
+        np.matmul(matrix[rows], block, out=out)
+
+    return multiply
+
+
+class NormalisedOperator(Operator):
+    """A normalised affinity.
+
+    Parameters
+    ----------
+    degrees : float64 array of shape (n_clients,)
+        All positive.
+    dtype : float32 or float64
+    """
+
+    def __init__(self, degrees: Float, dtype: Any) -> None:
+        super().__init__(dtype)
+        self.inverse_root = 1.0 / np.sqrt(degrees)
+        self.lead = np.sqrt(degrees / degrees.sum())
+        self.mean_affinity = float(degrees.mean()) / degrees.size
+
     def embed(self, vectors: Float) -> Float:
         """Turn eigenvectors into points: one row per client."""
         return vectors * self.inverse_root[:, None]
 
 
-class NormalisedAffinity(Operator):
+class NormalisedAffinity(NormalisedOperator):
     """All entries worked out: what direct solvers need, and little work for few clients."""
 
     def __init__(self, affinity: Float, dtype: Any = np.float64, positive: bool = True) -> None:
@@ -86,13 +109,10 @@ class NormalisedAffinity(Operator):
         run_chunks(fill, affinity.shape[0], _CHUNK)
 
     def _product(self, block: Float) -> Callable[[slice | Ids, Float], None]:
-        def multiply(rows: slice | Ids, out: Float) -> None:
-            np.matmul(self.matrix[rows], block, out=out)
-
-        return multiply
+        return dense_product(self.matrix, block)
 
 
-class ScaledDeviations(Operator):
+class ScaledDeviations(NormalisedOperator):
     """Deviations from the mean, scaled on either side of a product; the mean goes beside it.
 
     With c the centre, s the diagonal of S and l the known eigenvector,

@@ -12,12 +12,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ._validation import Float, Ids, check_count, check_matrix, check_stored, check_vector
+from ._validation import Float, Ids, check_count, check_matrix, check_stored
 from .affinity import Affinity
 from .clustering import Effort, balanced_partition, plane_coalitions, spectral_coalitions
 from .lloyd import lloyd
 from .nystrom import Landmarks, Nearness, choose_landmarks
-from .spectral import NOBODY, Basis
+from .spectral import NOBODY
+from .subspace import Basis
 from .threads import single_blas_thread
 
 COLD: Final = Effort(restarts=10)  # k-means when no earlier partition is known
@@ -128,17 +129,10 @@ class ExactPartition(Partition):
         """Take back what `state` returned."""
         self.stale = check_stored(state["stale"], "stale", self.stale.size, bool)
         if state["basis"] is not None:
-            self.basis = _restored_basis(state["basis"], self.stale.size)
+            self.basis = Basis.restored(state["basis"], self.stale.size)
         if state["affinity"] is not None:
             self.affinity = Affinity.restored(state["affinity"], self.kernel, self.gamma)
             check_matrix(self.affinity.offsets, "offsets", (self.stale.size, None))
-
-
-def _restored_basis(state: dict[str, Any], n_clients: int) -> Basis:
-    vectors = check_matrix(state["vectors"], "vectors", (n_clients, None)).copy()
-    values = check_vector(state["values"], "values", vectors.shape[1], None).copy()
-    degree = check_count(state["degree"], "degree", minimum=0)
-    return Basis(vectors, values, degree, check_count(state["products"], "products", minimum=0))
 
 
 def _has_distinct(points: Float, count: int) -> bool:

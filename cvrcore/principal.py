@@ -7,20 +7,18 @@ it costs K^2 a vector and step, the same on the D x D matrix ``X^T X`` costs D^2
 
 from __future__ import annotations
 
-import functools
-import math
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from ._validation import Float, Ids, check_matrix, check_vector
-from .subspace import FEW, steepest
-from .threads import run_chunks
+from .normalised import Operator, dense_product
+from .subspace import FEW, TOLERANCE, Basis, filtered_subspace
 
 _NEAR: Final = 0.8  # mean affinity from which rows count as close together
-_COLUMNS: Final = 64  # vectors of one task
-_DAMPING: Final = 700.0  # of what is not wanted: about as much as the affinity differs
-_MAX_DEGREE: Final = 48
+_RANGE: Final = 1e-5  # of the largest: squared lengths below have no digits in float32
+_SHARE: Final = 0.8  # of the tolerance, for axes; the rest is for what is not linear
 
 
 class _Kept(NamedTuple):
@@ -59,9 +57,9 @@ class Principal:
         rows[ids] = new
 
     def explains(self, mean_affinity: float, n_vectors: int) -> bool:
-        """Return whether `filtered` saves more than it costs.
+        """Return whether `vectors` save more than they and their `axes` cost.
 
-        At K = 1000 on flat rows, with a mean affinity of 0.99, 0.9 and 0.8, it leaves two, four
+        At K = 1000 on flat rows, with a mean affinity of 0.99, 0.9 and 0.8, they leave no, four
         and five products with the affinity of eleven.
         """
         n_clients, n_features = self.offsets.shape
@@ -73,63 +71,57 @@ class Principal:
 
         Where there are fewer than so many, seeded noise fills up.
         """
-        rows, mean, gram = self._centred()
-        _, axes = np.linalg.eigh(gram)
+        rows, mean = self._centred()
+        _, axes = np.linalg.eigh(self._gram())
         n_axes = min(n_vectors, axes.shape[0])
         block = np.random.default_rng(0).standard_normal((rows.shape[0], n_vectors))
         block[:, :n_axes] = (rows - mean) @ axes[:, : -n_axes - 1 : -1]
         return block
 
-    def filtered(self, vectors: Float, values: Float, n_wanted: int) -> Float:
-        """Return the block with all that lies below its last principal axis damped.
+    def axes(self, n_axes: int, n_wanted: int, last: Basis | None) -> Basis:
+        """Return the leading axes, the first `n_wanted` of them near their limits.
 
-        Parameters
-        ----------
-        vectors : float32 array of shape (n_clients, n_vectors)
-            Nearly eigenvectors of the affinity.
-        values : array of shape (n_vectors,)
-            Their eigenvalues, largest first, all positive.
-        n_wanted : int
+        Iterates from the `last` ones, if there were as many.
         """
-        rows, mean, gram = (part.astype(np.float32, copy=False) for part in self._centred())
-        largest, smallest, edge = values[[0, n_wanted - 1, -1]].tolist()
-        worst = max(2.0 * smallest / edge - 1.0, 1.0001)
-        degree = min(math.ceil(math.acosh(_DAMPING) / math.acosh(worst)), _MAX_DEGREE)
-        n_sweeps = -(-degree // steepest(2.0 * largest / edge - 1.0, 1.0))
-        axes = np.empty((rows.shape[1], vectors.shape[1]), dtype=np.float32)
-        block, units = np.empty_like(vectors), np.empty(vectors.shape[1])
+        gram = self._gram().astype(np.float32)
+        found = None
+        if last is not None and last.vectors.shape == (gram.shape[0], n_axes):
+            found = filtered_subspace(_Gram(gram), last, n_wanted, _SHARE * TOLERANCE)
+        if found is None:
+            values, vectors = np.linalg.eigh(gram)
+            leading = slice(None, -n_axes - 1, -1)
+            found = Basis(np.ascontiguousarray(vectors[:, leading]), values[leading].copy())
+        return found
 
-        def sweep(number: int, start: int, stop: int) -> None:
-            """Damp some vectors once more: first they become axes, and last vectors again."""
-            some = slice(start, stop)
-            if number == 0:
-                part = rows.T @ vectors[:, some] - np.outer(mean, vectors[:, some].sum(axis=0))
-                units[some] = np.median(np.square(part).sum(axis=0) / values[some])
-            else:
-                part = np.ascontiguousarray(axes[:, some])
-            part = _chebyshev(gram, units[start] * edge, part, -(-degree // n_sweeps))
-            part /= np.sqrt(np.square(part).sum(axis=0))
-            if number == n_sweeps - 1:
-                block[:, some] = rows @ part - mean @ part
-            else:
-                axes[:, some] = part
+    def vectors(self, axes: Basis) -> Float | None:
+        """Return clients' coordinates along some axes, each scaled to length 1: float32.
 
-        for number in range(n_sweeps):
-            if number:  # columns have become nearly parallel
-                axes = _orthonormal(axes)
-            run_chunks(functools.partial(sweep, number), vectors.shape[1], _COLUMNS)
-        return block
+        None where some are of next to no length.
+        """
+        if not axes.values[-1] > _RANGE * axes.values[0]:
+            return None
+        rows, mean = self._centred()
+        scaled = axes.vectors / np.sqrt(axes.values).astype(np.float32)
+        return rows @ scaled - mean.astype(np.float32) @ scaled
 
-    def _centred(self) -> tuple[Float, Float, Float]:
-        """Return rows, their mean, and ``X^T X`` of rows less that mean."""
+    def _known(self) -> _Kept:
+        """Return what is kept, from now on."""
         if self._kept is None:
             reference = self.offsets.mean(axis=0)
             rows = (self.offsets - reference).astype(np.float32)
             total, gram = rows.sum(axis=0, dtype=np.float64), rows.T @ rows
             self._kept = _Kept(reference, rows, total, gram.astype(np.float64))
-        _, rows, total, gram = self._kept
-        mean = total / rows.shape[0]
-        return rows, mean, gram - np.outer(total, mean)
+        return self._kept
+
+    def _centred(self) -> tuple[Float, Float]:
+        """Return rows and their mean."""
+        _, rows, total, _ = self._known()
+        return rows, total / rows.shape[0]
+
+    def _gram(self) -> Float:
+        """Return ``X^T X`` of rows less their mean."""
+        _, rows, total, gram = self._known()
+        return gram - np.outer(total, total / rows.shape[0])
 
     def state(self) -> dict[str, Any] | None:
         """Return as arrays what cannot be told from the offsets, if anything was asked for."""
@@ -150,23 +142,14 @@ class Principal:
         self._kept = _Kept(reference, rows, total, gram)
 
 
-def _chebyshev(matrix: Float, edge: float, block: Float, degree: int) -> Float:
-    """Return the Chebyshev polynomial of a matrix, [0, edge] mapped to [-1, 1], times a block."""
-    twice = matrix * np.float32(4.0 / edge)
-    twice.ravel()[:: matrix.shape[0] + 1] -= 2.0
-    before, now = block, (twice @ block) * np.float32(0.5)
-    for _ in range(degree - 1):
-        following = twice @ now
-        following -= before
-        before, now = now, following
-    return now
+class _Gram(Operator):
+    """The product of all rows with themselves, D x D."""
 
+    chunk = 1024
 
-def _orthonormal(block: Float) -> Float:
-    """Return an orthonormal basis of the block's span, by its Gram matrix where that will do."""
-    wide = block.astype(np.float64)
-    try:
-        inverse = np.linalg.inv(np.linalg.cholesky(wide.T @ wide))
-    except np.linalg.LinAlgError:
-        return np.linalg.qr(block)[0]
-    return (wide @ inverse.T).astype(block.dtype)
+    def __init__(self, matrix: Float) -> None:
+        super().__init__(matrix.dtype)
+        self.matrix = matrix
+
+    def _product(self, block: Float) -> Callable[[slice | Ids, Float], None]:
+        return dense_product(self.matrix, block)

@@ -1,21 +1,86 @@
-"""The steps of filtered subspace iteration, which `cvrcore.spectral` puts together.
+"""Filtered subspace iteration: the leading eigenvectors of a matrix, from those of a similar one.
 
-A block of vectors is filtered by a Chebyshev polynomial of the normalised affinity and then
-turned into Ritz vectors, in float32.
+A block of vectors is filtered by a Chebyshev polynomial of the matrix and then turned into
+Ritz vectors, in float32, until they are near enough.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from . import _backend
-from ._validation import Float
+from ._validation import Float, check_count, check_matrix, check_vector
 from .normalised import NormalisedAffinity, Operator
 
+TOLERANCE: Final = 1e-3  # residual of each eigenpair, relative to the smallest wanted value
 FEW: Final = 160  # clients up to which our own small kernels beat calls of BLAS
+_MAX_SWEEPS: Final = 5
+_MAX_DEGREE: Final = 24
+
+
+@dataclasses.dataclass
+class Basis:
+    """A converged block of eigenvectors, guard vectors included, to start from next time."""
+
+    vectors: Float  # (n_rows, n_wanted + guard), orthonormal up to TOLERANCE
+    values: Float  # Ritz values, largest first
+    degree: int = 4  # of the filter that the next problem is likely to need
+    products: int = 0  # matrix-block products spent, 0 where there were none
+    axes: Basis | None = None  # of the rows, where these were asked for: see `Principal`
+
+    @classmethod
+    def restored(cls, state: dict[str, Any], n_rows: int | None) -> Basis:
+        """Build from what `dataclasses.asdict` returned."""
+        vectors = check_matrix(state["vectors"], "vectors", (n_rows, None)).copy()
+        values = check_vector(state["values"], "values", vectors.shape[1], None).copy()
+        degree = check_count(state["degree"], "degree", minimum=0)
+        products = check_count(state["products"], "products", minimum=0)
+        axes = state.get("axes")  # older states have none
+        return cls(
+            vectors, values, degree, products, None if axes is None else cls.restored(axes, None)
+        )
+
+
+def filtered_subspace(
+    operator: Operator, start: Basis, n_wanted: int, tolerance: float = TOLERANCE
+) -> Basis | None:
+    """Run Chebyshev-filtered subspace iteration; None if it does not converge.
+
+    Each sweep damps what lies below the block's smallest Ritz value. The first takes the
+    degree that the last problem needed; later ones are chosen for the error that is left.
+    The images of Ritz vectors, which are known, are those vectors damped once more, by the
+    ratio of that value to their own.
+    """
+    vectors = start.vectors.astype(operator.dtype, copy=False)
+    values, degree, spent = start.values, start.degree, 0
+    image: Float | None = None
+    for _ in range(_MAX_SWEEPS):
+        largest, smallest, edge = values[[0, n_wanted - 1, -1]].tolist()
+        if not edge > 0 or smallest < 1e-3 * largest:
+            return None  # no interval to damp, or beyond the digits of float32
+        degree = min(degree, steepest(2.0 * largest / edge - 1.0, 2.0 * smallest / edge - 1.0))
+        vectors, image = chebyshev(operator, vectors, image, edge / 2, largest, degree)
+        spent += degree
+        vectors, image, values, error = rayleigh_ritz(operator, vectors, image, n_wanted)
+        smallest = float(values[n_wanted - 1])
+        if not smallest > 0:
+            return None
+        edge = max(float(values[-1]), 1e-3 * smallest)  # nothing is known of what is smaller
+        excess = error * edge / (tolerance * smallest**2)
+        growth = math.acosh(max(2.0 * smallest / edge - 1, 1.0001))
+        if excess <= 1.0:
+            # Aim at half the tolerance next time: too much work costs less than a second sweep.
+            spare = math.log(0.5 / max(excess, 1e-6)) / growth
+            likely = min(max(spent - math.floor(min(spare, max(1.0, spent / 2))), 0), _MAX_DEGREE)
+            damped = image[:, :n_wanted] / values[:n_wanted]
+            vectors[:, :n_wanted] = damped  # guard vectors may be of next to nothing
+            return Basis(vectors, values, likely, operator.products)
+        degree = min(max(math.ceil(math.acosh(4.0 * excess) / growth), 2), _MAX_DEGREE)
+    return None
 
 
 def steepest(best: float, worst: float) -> int:

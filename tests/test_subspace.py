@@ -8,14 +8,8 @@ from problems import flat_models, planted_models
 
 from cvrcore.affinity import Affinity
 from cvrcore.normalised import NormalisedAffinity
-from cvrcore.spectral import (
-    TOLERANCE,
-    Bare,
-    Basis,
-    _extended,
-    block_width,
-    spectral_points,
-)
+from cvrcore.spectral import Bare, _extended, block_width, spectral_points
+from cvrcore.subspace import TOLERANCE, Basis
 
 SIZES = [(5, 2), (37, 7), (100, 16), (61, 35)]
 
