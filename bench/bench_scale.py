@@ -139,7 +139,7 @@ def dense_peer(kind, size, n_rounds=1):
 def thousand(kind, must, size=(1000, 300, 50), long=200, n_timed=32, n_turns=4):
     """K = 1,000 in float64: the core's aims, under the plan that takes the memory it likes."""
     drive = Drive(kind, size, dtype="float64")
-    drive.reserve(long)
+    drive.reserve(long + n_timed + n_turns)  # to the last round that is timed
     with Beside() as beside:
         beside(dense_peer, kind, size)
 
