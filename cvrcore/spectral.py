@@ -183,8 +183,11 @@ def _measured(
     """
     n_clients = vectors.shape[0]
     far = np.argpartition(operator.inverse_root, -_FARTHEST)[-_FARTHEST:]
-    spread = np.arange(_SPREAD) * n_clients // _SPREAD
-    others = np.setdiff1d(np.concatenate([spread, changed[:_SPREAD]]), far)
+    share = (np.arange(_SPREAD) + 0.5) / _SPREAD
+    drawn = [(share * n_clients).astype(np.int64)]
+    if changed.size:
+        drawn.append(changed[(share * changed.size).astype(np.int64)])
+    others = np.setdiff1d(np.concatenate(drawn), far)
     shares = np.ones(far.size + others.size)
     shares[far.size :] = (n_clients - far.size) / others.size
     ids = np.concatenate([far, others])

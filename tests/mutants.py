@@ -99,6 +99,7 @@ FAULTS = [
     ("principal", "axes.values[-1] > _RANGE", "axes.values[-1] > -_RANGE", "principal"),
     ("subspace", "None if axes is None else cls.restored(axes, None)", "None", "principal"),
     ("spectral", "far = np.argpartition(operator.inverse_root, -_FARTHEST)[-_FARTHEST:]", "far = np.arange(_FARTHEST)", "principal"),
+    ("spectral", "changed[(share * changed.size).astype(np.int64)]", "changed[:_SPREAD]", "principal"),
     ("spectral", "shares[far.size :] = (n_clients - far.size) / others.size", "pass", "principal"),
     ("spectral", "if error <= TOLERANCE * float(values[n_wanted - 1]):", "if error <= 10 * TOLERANCE * float(values[n_wanted - 1]):", "principal"),
     ("pairs", "self.values[places[self._fresh[start:stop]]] = fresh", "pass", "pairs coalition"),

@@ -106,6 +106,22 @@ def test_a_few_rows_tell_what_all_would(apart):
     assert 0.9 * truth < error < 1.5 * truth
 
 
+@pytest.mark.parametrize("client", [2, 501, 998])
+def test_every_client_that_changed_is_looked_at_now_and_then(client):
+    """Whose affinities are not as coordinates say is noticed before long, whatever the id."""
+    rng = np.random.default_rng(1)
+    affinity = Affinity(flat_models(1000, 100, rng), "rbf", 1.0)
+    vectors = affinity.principal.vectors(affinity.principal.axes(32, 19, None))
+    operator = NormalisedAffinity(affinity.matrix(), np.float32)
+    _, before = _measured(operator, vectors, 19, np.arange(50))
+    operator.matrix[client] *= 30.0
+    errors = []
+    for _ in range(20):
+        changed = np.union1d(rng.choice(1000, size=49, replace=False), client)
+        errors.append(_measured(operator, vectors, 19, changed)[1])
+    assert np.mean(np.array(errors) > 2 * before) > 0.3
+
+
 def test_who_is_far_from_all_others_is_looked_at():
     """Twelve clients whose affinities are not linear, none of them in the sample."""
     rng = np.random.default_rng(1)
