@@ -136,27 +136,32 @@ def dense_peer(kind, size, n_rounds=1):
     return times
 
 
-def thousand(kind, must, size=(1000, 300, 50), long=200, n_timed=32, n_turns=4):
-    """K = 1,000 in float64: the core's aims, under the plan that takes the memory it likes."""
+def thousand(kind, must, size=(1000, 300, 50), long=200, n_rounds=8, n_turns=(4, 8)):
+    """K = 1,000 in float64: the core's aims, under the plan that takes the memory it likes.
+
+    So many rounds in each of so many turns, early on and late.
+    """
+    early_turns, late_turns = n_turns
+    gone_by = long // 5 + early_turns * (1 + n_rounds)
     drive = Drive(kind, size, dtype="float64")
-    drive.reserve(long + n_timed + n_turns)  # to the last round that is timed
+    drive.reserve(long + late_turns * (1 + n_rounds))  # to the last round that is timed
     with Beside() as beside:
         beside(dense_peer, kind, size)
 
-        def timed():
+        def timed(n_turns):
             """Return seconds of ours and of the peer, which takes one thread or two."""
             turns = []
             for _ in range(n_turns):
                 drive.rounds(1)  # finds the caches full of what the peer has left there
-                ours = drive.rounds(n_timed // n_turns)
+                ours = drive.rounds(n_rounds)
                 turns.append((ours, *beside(dense_peer, kind, size)))
             ours, *theirs = np.mean(turns, axis=0)
             return ours, min(theirs)
 
         drive.rounds(long // 5)
-        early, peer_early = timed()
-        drive.rounds(long - long // 5 - n_timed - 2 * n_turns)
-        late, peer_late = timed()
+        early, peer_early = timed(early_turns)
+        drive.rounds(long - gone_by)
+        late, peer_late = timed(late_turns)
     name = f"K={size[0]:,}, {kind}"
     note = f"peer {1e3 * peer_early:.4g} and {1e3 * peer_late:.4g} ms"
     return Found(
