@@ -46,9 +46,9 @@ _SQUARED: Final = float(np.sqrt(np.finfo(np.float32).max))  # the most that floa
 class CoalitionSelector(Selector):
     """The FedCVR-Bolt server: what it keeps between rounds, and the fast path.
 
-    A round costs O(P K D) for the affinity, about ten products of K x K with K x P for the
-    eigenvectors, and O(K D) for the scores; no K x K matrix per coordinate is formed unless
-    that is the smaller form. The mathematics is that of the stateless functions.
+    A round costs O(P K D) for the affinity, at most about ten products of K x K with K x P
+    for the eigenvectors, and O(K D) for the scores; no K x K matrix per coordinate is formed
+    unless that is the smaller form. The mathematics is that of the stateless functions.
 
     Parameters
     ----------
