@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from . import _backend
 from ._validation import Float, Ids, check_choice, check_count, check_matrix, check_seed
 from .affinity import KERNELS, Affinity, check_gamma
-from .spectral import NOBODY, spectral_points
+from .spectral import EIGENSOLVERS, NOBODY
 from .subspace import Basis
 from .threads import single_blas_thread
 
@@ -84,7 +84,11 @@ def plane_coalitions(
 
 
 def spectral_embedding(
-    affinity: Affinity, n_coalitions: int, basis: Basis | None = None, changed: Ids = NOBODY
+    affinity: Affinity,
+    n_coalitions: int,
+    basis: Basis | None = None,
+    changed: Ids = NOBODY,
+    eigensolver: str = "auto",
 ) -> tuple[Float, Basis] | None:
     """Embed clients by the leading eigenvectors of their affinity, in float32.
 
@@ -92,7 +96,7 @@ def spectral_embedding(
     """
     if not affinity.has_distinct(n_coalitions):
         return None
-    points, basis = spectral_points(affinity, n_coalitions, basis, changed)
+    points, basis = EIGENSOLVERS[eigensolver](affinity, n_coalitions, basis, changed)
     # Eigenvectors are bounded and warm ones are float32: no digit is lost, and half the time.
     return points.astype(np.float32), basis
 
@@ -105,13 +109,14 @@ def spectral_coalitions(
     start: Ids = NOBODY,
     basis: Basis | None = None,
     changed: Ids = NOBODY,
+    eigensolver: str = "auto",
 ) -> tuple[Ids, Basis | None]:
     """Cluster clients in the spectral embedding of their affinity.
 
     Clients that cannot be embedded are dealt at random. `basis` and `changed`: see
     `spectral_points`.
     """
-    found = spectral_embedding(affinity, n_coalitions, basis, changed)
+    found = spectral_embedding(affinity, n_coalitions, basis, changed, eigensolver)
     if found is None:
         return balanced_partition(affinity.offsets.shape[0], n_coalitions, rng), None
     return cluster_points(found[0], n_coalitions, rng, effort, start), found[1]

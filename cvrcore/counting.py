@@ -23,15 +23,17 @@ class CountedPartition(ExactPartition):
 
     Parameters
     ----------
-    n_clients, kernel, gamma
+    n_clients, kernel, gamma, eigensolver
         See `ExactPartition`.
     how : {"eigengap", "silhouette"}
         The largest fall between neighbouring eigenvalues of the random walk, or the
         partition of the best mean silhouette in its own embedding (P - 1 k-means runs).
     """
 
-    def __init__(self, n_clients: int, kernel: str, gamma: float | str, how: str) -> None:
-        super().__init__(n_clients, kernel, gamma)
+    def __init__(
+        self, n_clients: int, kernel: str, gamma: float | str, eigensolver: str, how: str
+    ) -> None:
+        super().__init__(n_clients, kernel, gamma, eigensolver)
         self.how = how
 
     def make(self, problem: Problem) -> Ids:
@@ -39,7 +41,8 @@ class CountedPartition(ExactPartition):
         rows, n_coalitions, rng = problem.rows, problem.n_coalitions, problem.rng
         with single_blas_thread():
             affinity, changed = self._fresh(rows)
-            embedded = spectral_embedding(affinity, n_coalitions, self.basis, changed)
+            near = (self.basis, changed, self.eigensolver)
+            embedded = spectral_embedding(affinity, n_coalitions, *near)
             if embedded is None:
                 self.basis = None
                 return balanced_partition(rows.shape[0], n_coalitions, rng)

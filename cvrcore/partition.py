@@ -79,8 +79,10 @@ class PlanePartition(Partition):
 class ExactPartition(Partition):
     """Spectral clustering of the whole affinity, of which a round recomputes P rows."""
 
-    def __init__(self, n_clients: int, kernel: str, gamma: float | str) -> None:
-        self.kernel, self.gamma = kernel, gamma
+    def __init__(
+        self, n_clients: int, kernel: str, gamma: float | str, eigensolver: str = "auto"
+    ) -> None:
+        self.kernel, self.gamma, self.eigensolver = kernel, gamma, eigensolver
         self.reset(n_clients)
 
     def reset(self, n_clients: int) -> None:
@@ -103,8 +105,9 @@ class ExactPartition(Partition):
                 start = last
                 if 4 * changed.size <= n_clients:
                     effort = warm_effort(n_clients, problem.round)
-            how = (problem.n_coalitions, problem.rng, effort, start, self.basis, changed)
-            labels, self.basis = spectral_coalitions(affinity, *how)
+            how = (problem.n_coalitions, problem.rng, effort, start)
+            near = (self.basis, changed, self.eigensolver)
+            labels, self.basis = spectral_coalitions(affinity, *how, *near)
         return labels
 
     def _fresh(self, rows: Float) -> tuple[Affinity, Ids]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ._validation import check_choice, check_count, check_number
 from .memory import free_memory, show_bytes
 from .nystrom import LANDMARKS
 from .pairs import PairCache
-from .spectral import DENSE_LIMIT, block_width
+from .spectral import DENSE_LIMIT, EIGENSOLVERS, block_width
 from .store import STORES
 from .triangles import DEFERRED, LANES, pairs_held
 
@@ -19,6 +19,17 @@ CLUSTERINGS: Final = ("auto", "exact", "nystrom")
 EXACT_LIMIT: Final = 12_000  # clients up to which the whole affinity is worth its time
 _WINDOW: Final = 32  # residuals that a window keeps, where memory allows
 _USABLE: Final = 0.97  # of the limit: the rest is for library pages and buffers of threads
+
+
+class _Size(NamedTuple):
+    """What is asked for."""
+
+    n_clients: int
+    n_features: int
+    n_select: int
+    n_landmarks: int
+    itemsize: int
+    direct: bool  # whether eigenvectors are found anew each time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +100,7 @@ def make_plan(
     store: str = "auto",
     window: int | None = None,
     clustering: str = "auto",
+    eigensolver: str = "auto",
     n_landmarks: int | None = None,
     landmarks: str = "uniform",
     recluster_every: int = 1,
@@ -99,7 +111,8 @@ def make_plan(
     Parameters
     ----------
     n_clients, n_features, n_select : int
-    dtype, predictor, store, window, clustering, n_landmarks, landmarks, recluster_every
+    dtype, predictor, store, window, clustering, eigensolver
+    n_landmarks, landmarks, recluster_every
         As in `CoalitionSelector`; what is not "auto" is taken as it is.
     memory_limit : float, optional
         Bytes that may be taken. Default: half of what is free.
@@ -126,22 +139,20 @@ def make_plan(
     store = check_choice(store, "store", STORES)
     clustering = check_choice(clustering, "clustering", CLUSTERINGS)
     landmarks = check_choice(landmarks, "landmarks", LANDMARKS)
+    direct = check_choice(eigensolver, "eigensolver", EIGENSOLVERS) == "direct"
     limit = free_memory() // 2
     if memory_limit is not None:
         limit = int(check_number(memory_limit, "memory_limit", above=0))
     if n_landmarks is None:
         n_landmarks = min(max(500, 2 * n_select), n_clients)
     n_landmarks = check_count(n_landmarks, "n_landmarks", n_select, n_clients)
-    size = np.dtype(dtype).itemsize
-    row_bytes = n_clients * n_features * size
+    itemsize = np.dtype(dtype).itemsize
+    size = _Size(n_clients, n_features, n_select, n_landmarks, itemsize, direct)
+    row_bytes = n_clients * n_features * itemsize
     nbytes = {"rows and moments": 3 * row_bytes + 8 * n_features * min(n_clients, 4096)}
 
-    kind, solver = _clustering_of(
-        clustering, n_clients, n_features, n_select, size, n_landmarks, limit
-    )
-    nbytes["clustering"] = _clustering_bytes(
-        kind, n_clients, n_features, n_select, size, n_landmarks
-    )
+    kind = _clustering_of(clustering, size, limit)
+    nbytes["clustering"] = _clustering_bytes(kind, size)
     near = 4 * n_clients * n_landmarks
     keeps = kind == "nystrom" and 8 * near <= limit
     nbytes["clustering"] += near if keeps else 0
@@ -150,17 +161,13 @@ def make_plan(
         store, window, may_be_dense = "none", None, False
         nbytes["covariance"] = row_bytes
     else:
-        store, window, may_be_dense, taken = _store_of(
-            store, window, n_clients, n_features, size, left
-        )
+        store, window, may_be_dense, taken = _store_of(store, window, size, left)
         nbytes["covariance"] = taken
     renewed = n_select if keeps else n_clients  # rows whose affinities a clustering computes
-    work = _work(
-        kind, store, window, n_clients, n_features, n_select, n_landmarks, renewed, recluster_every
-    )
+    work = _work(kind, store, window, size, renewed, recluster_every)
     plan = Plan(
         clustering=kind,
-        eigensolver=solver,
+        eigensolver=_solver(kind, size),
         store=store,
         window=window,
         may_be_dense=may_be_dense,
@@ -172,52 +179,53 @@ def make_plan(
         limit=limit,
     )
     if plan.total_bytes > limit:
-        raise MemoryError(_advice(plan, n_clients, size))
+        raise MemoryError(_advice(plan, size))
     return plan
 
 
-def _clustering_of(
-    wanted: str,
-    n_clients: int,
-    n_features: int,
-    n_select: int,
-    size: int,
-    n_landmarks: int,
-    limit: int,
-) -> tuple[str, str]:
-    if n_features <= 2:
-        return "plane", "none"
-    sizes = (n_clients, n_features, n_select, size, n_landmarks)
-    exact, nystrom = (_clustering_bytes(kind, *sizes) for kind in ("exact", "nystrom"))
-    affordable = n_clients <= EXACT_LIMIT and (2 * exact <= limit or exact <= nystrom)
-    if wanted == "exact" or (wanted == "auto" and affordable):
-        return "exact", "LAPACK, then warm-started Chebyshev subspace iteration"
-    return "nystrom", "LAPACK on the landmarks"
+def _clustering_of(wanted: str, size: _Size, limit: int) -> str:
+    if size.n_features <= 2:
+        return "plane"
+    exact, nystrom = (_clustering_bytes(kind, size) for kind in ("exact", "nystrom"))
+    affordable = size.n_clients <= EXACT_LIMIT and (2 * exact <= limit or exact <= nystrom)
+    return "exact" if wanted == "exact" or (wanted == "auto" and affordable) else "nystrom"
 
 
-def _clustering_bytes(
-    kind: str, n_clients: int, n_features: int, n_select: int, size: int, n_landmarks: int
-) -> int:
+def _solver(kind: str, size: _Size) -> str:
+    """Say how eigenvectors are found."""
+    if kind == "exact" and size.direct:
+        return f"{'LAPACK' if size.n_clients <= DENSE_LIMIT else 'ARPACK'}, each time"
+    return {
+        "plane": "none",
+        "exact": "LAPACK, then warm-started Chebyshev subspace iteration",
+        "nystrom": "LAPACK on the landmarks",
+    }[kind]
+
+
+def _clustering_bytes(kind: str, size: _Size) -> int:
+    n_clients, n_features, n_select, n_landmarks, itemsize, direct = size
     if kind == "plane":
         return 16 * n_clients
     if kind == "nystrom":
         sampled = 4 * min(16 * n_landmarks, n_clients) * n_landmarks
         return n_clients * (4 * n_select + 40) + 3 * sampled + 40 * n_landmarks**2
     width = block_width(n_clients, n_select - 1) if n_select > 1 and n_clients > 2 else n_clients
-    # The affinity, its normalised form in float32, LAPACK's float64 where it solves the first
-    # problem, blocks of vectors; normalised rows and a copy of them at the start.
-    cells = size + 4 + (24 if n_clients <= DENSE_LIMIT else 0)
-    return n_clients**2 * cells + 24 * n_clients * width + 2 * n_clients * n_features * size
+    # The affinity; less its mean in float32, or normalised in float64 each time; LAPACK's
+    # float64 where it solves the first problem; blocks of vectors; normalised rows and a copy
+    # of them at the start.
+    cells = itemsize + (8 if direct else 4) + (24 if n_clients <= DENSE_LIMIT else 0)
+    return n_clients**2 * cells + 24 * n_clients * width + 2 * n_clients * n_features * itemsize
 
 
 def _store_of(
-    wanted: str, window: int | None, n_clients: int, n_features: int, size: int, left: int
+    wanted: str, window: int | None, size: _Size, left: int
 ) -> tuple[str, int | None, bool, int]:
     """Return the store's kind, its window, whether it may become dense, and its bytes."""
-    one = n_clients * n_features * size  # a residual
+    n_clients, n_features = size.n_clients, size.n_features
+    one = n_clients * n_features * size.itemsize  # a residual
     cache = PairCache.SLOTS * one
     padded = -(-n_features // LANES) * LANES
-    dense = pairs_held(n_clients) * padded * size + DEFERRED * one
+    dense = pairs_held(n_clients) * padded * size.itemsize + DEFERRED * one
     history = -(-n_clients // 2) * one + cache  # what "auto" may hold before it folds
     if window is not None:
         window = check_count(window, "window")
@@ -239,21 +247,17 @@ def _store_of(
 
 
 def _work(
-    kind: str,
-    store: str,
-    window: int | None,
-    n_clients: int,
-    n_features: int,
-    n_select: int,
-    n_landmarks: int,
-    renewed: int,
-    recluster_every: int,
+    kind: str, store: str, window: int | None, size: _Size, renewed: int, recluster_every: int
 ) -> dict[str, float]:
     """Return multiply-adds of a steady round; clustering is shared out over its rounds."""
+    n_clients, n_features, n_select, n_landmarks, _, direct = size
     area = float(n_clients) * n_features
+    products = 10.0 * n_clients**2 * n_select
+    if direct and n_clients <= DENSE_LIMIT:
+        products = 2 / 3 * n_clients**3 + 2.0 * n_clients**2 * n_select
     clustering = {
         "plane": 100.0 * n_clients * n_select,
-        "exact": area * n_select + 10.0 * n_clients**2 * n_select,
+        "exact": area * n_select + products,
         "nystrom": 1.0 * renewed * n_features * n_landmarks
         + 4.0 * n_clients * n_select * (n_landmarks + n_select),
     }[kind]
@@ -267,22 +271,22 @@ def _work(
     }
 
 
-def _advice(plan: Plan, n_clients: int, size: int) -> str:
+def _advice(plan: Plan, size: _Size) -> str:
     """Say what is missing and which arguments would help."""
     ways = []
-    if plan.clustering == "exact" and n_clients > 20 * plan.n_landmarks:
+    if plan.clustering == "exact" and size.n_clients > 20 * plan.n_landmarks:
         ways.append("clustering='nystrom'")
     if plan.store in ("dense", "factored", "auto"):
         ways.append("store='window'")
     if plan.window is not None and plan.window > 4:
         ways.append(f"window={max(plan.window // 2, 1)}")
-    if size == 8:
+    if size.itemsize == 8:
         ways.append("dtype='float32'")
     if plan.store != "none":
         ways.append("predictor='cosine'")
     ways += ["fewer n_features", "a larger memory_limit"]
     parts = ", ".join(f"{name} {show_bytes(n)}" for name, n in plan.nbytes.items())
     return (
-        f"{n_clients} clients need {show_bytes(plan.total_bytes)} ({parts}), memory_limit is "
+        f"{size.n_clients} clients need {show_bytes(plan.total_bytes)} ({parts}), memory_limit is "
         f"{show_bytes(plan.limit)}; try {', or '.join(ways)}"
     )

@@ -111,9 +111,24 @@ def spectral_points(
         basis = _iterated(operator, block, n_wanted, known, changed, principal)
         if basis is not None:
             return operator.embed(basis.vectors[:, :n_wanted]), basis
+    return direct_points(affinity, n_coalitions)
+
+
+def direct_points(
+    affinity: Source, n_coalitions: int, start: Basis | None = None, changed: Ids = NOBODY
+) -> tuple[Float, Basis]:
+    """Embed clients as `spectral_points` does, by a direct solver in float64.
+
+    No start is taken up, however near: LAPACK, or among many clients ARPACK.
+    """
+    n_wanted = n_coalitions - 1
     operator = NormalisedAffinity(affinity.matrix(), positive=affinity.positive)
-    basis = direct_basis(operator, block)
+    basis = direct_basis(operator, block_width(affinity.n_clients, n_wanted))
     return operator.embed(basis.vectors[:, :n_wanted]), basis
+
+
+#: By name, how eigenvectors are found: from what is near them, or anew each time.
+EIGENSOLVERS: Final = {"auto": spectral_points, "direct": direct_points}
 
 
 def block_width(n_clients: int, n_wanted: int) -> int:

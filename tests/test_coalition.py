@@ -54,6 +54,7 @@ def test_a_hundred_rounds_equal_the_stateless_functions(backend, preset, store, 
         ({"clustering": "nystrom", "n_landmarks": 20}, 1e-9),
         ({"store": "window", "window": 200}, 1e-9),
         ({"memory_limit": 2e6}, 1e-9),
+        ({"eigensolver": "direct"}, 1e-9),
         ({"store": "factored", "rate": 0.9}, 1e-9),  # the scale is renewed every sixty rounds
         ({"store": "dense", "rate": 0.9}, 1e-9),
         ({"dtype": "float32"}, 2e-4),

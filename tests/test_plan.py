@@ -4,11 +4,12 @@ import types
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
-from problems import play
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import flat_models, play
 
 import cvrcore
 from cvrcore.memory import free_memory, held_bytes
+from cvrcore.normalised import NormalisedAffinity
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,7 @@ def test_what_cannot_fit_is_refused_with_advice_before_it_starts(size, options, 
     ("options", "message"),
     [
         ({"clustering": "magic"}, "clustering must be one of"),
+        ({"eigensolver": "magic"}, "eigensolver must be one of"),
         ({"landmarks": "grid"}, "landmarks must be one of"),
         ({"n_landmarks": 3}, "n_landmarks must be at least 5, got 3"),
         ({"n_landmarks": 31}, "n_landmarks must be at most 30, got 31"),
@@ -110,6 +112,46 @@ def test_what_cannot_fit_is_refused_with_advice_before_it_starts(size, options, 
 def test_bad_arguments_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         cvrcore.CoalitionSelector(30, 4, 5, **options)
+
+
+@pytest.mark.parametrize(
+    ("n_clients", "options", "said"),
+    [
+        (1000, {}, "LAPACK, then warm-started Chebyshev subspace iteration"),
+        (1000, {"eigensolver": "direct"}, "LAPACK, each time"),
+        (2000, {"eigensolver": "direct"}, "ARPACK, each time"),
+        (1000, {"eigensolver": "direct", "clustering": "nystrom"}, "LAPACK on the landmarks"),
+    ],
+)
+def test_the_eigensolver_can_be_forced_and_is_said(n_clients, options, said):
+    size, limit = (n_clients, 30, 10), {"memory_limit": 2e9}
+    plan, other = cvrcore.make_plan(*size, **options, **limit), cvrcore.make_plan(*size, **limit)
+    assert f"eigensolver  {said}\n" in str(plan)
+    forced = "each time" in said
+    assert (plan.nbytes["clustering"] > other.nbytes["clustering"]) == forced
+    assert (plan.work["clustering"] > other.work["clustering"]) == (said == "LAPACK, each time")
+
+
+@pytest.mark.parametrize("n_clients", [100, 400])
+def test_a_direct_solver_is_asked_each_time(tmp_path, n_clients):
+    """Vectors are LAPACK's in float64, whatever the last ones were; a loaded state goes on so."""
+    rng, size = np.random.default_rng(15), (n_clients, 60, 10)
+    selector = cvrcore.CoalitionSelector(
+        *size, warmup=0, seed=0, initial=flat_models(*size[:2], rng), eigensolver="direct"
+    )
+    for _ in range(3):
+        picked = selector.select()
+        basis, affinity = selector._partition.basis, selector._partition.affinity
+        normalised = NormalisedAffinity(affinity.matrix()).matrix
+        values, vectors = np.linalg.eigh(normalised)
+        assert_allclose(basis.values[:9], values[:-10:-1], rtol=1e-10)
+        overlap = vectors[:, :-10:-1].T @ basis.vectors[:, :9]
+        assert_allclose(np.abs(overlap), np.eye(9), atol=1e-7)
+        selector.observe(picked.clients, selector.rows[picked.clients] + 0.01)
+    selector.save(tmp_path / "state.npz")
+    other = cvrcore.CoalitionSelector.load(tmp_path / "state.npz")
+    assert other.eigensolver == "direct"
+    assert_goes_on_alike(selector, other)
 
 
 def test_a_window_goes_with_its_own_store_only():

@@ -90,6 +90,10 @@ class CoalitionSelector(Selector):
     clustering : {"auto", "exact", "nystrom"}
         Spectral clustering of the whole affinity, or through `n_landmarks` landmarks;
         "auto" takes the first up to 12,000 clients, where memory allows.
+    eigensolver : {"auto", "direct"}
+        "auto" iterates from what is near, the last round's vectors or clients' principal
+        coordinates, in float32; "direct" asks LAPACK (beyond 1,500 clients ARPACK) in float64
+        each time coalitions are made. Landmarks, which are few, are solved directly anyway.
     n_landmarks : int, optional
         Default: 500, or twice n_select if that is more.
     landmarks : {"uniform", "kmeans++"}
@@ -143,6 +147,7 @@ class CoalitionSelector(Selector):
         store: str = "auto",
         window: int | None = None,
         clustering: str = "auto",
+        eigensolver: str = "auto",
         n_landmarks: int | None = None,
         landmarks: str = "uniform",
         memory_limit: float | None = None,
@@ -179,15 +184,15 @@ class CoalitionSelector(Selector):
             raise ValueError("store must not be 'none' with predictor 'regression': it reads C")
 
         self.window, self.clustering, self.memory_limit = window, clustering, memory_limit
-        self.n_landmarks, self.landmarks = n_landmarks, landmarks
+        self.n_landmarks, self.landmarks, self.eigensolver = n_landmarks, landmarks, eigensolver
         self._plan = self._make_plan(self.n_clients, self.store, window, clustering, n_landmarks)
         self._initial, self._rows = self._initial_rows(initial)
         shape = (self.n_clients, self.n_features)
         kept = make_store(self._plan, *shape, self.dtype)
         self._settled = Estimator(*shape, self.dtype, kept)
         self._learning: Chunks | None = None  # a step of it that is under way
-        rule = (self.n_clients, self.kernel, self.gamma, self.n_coalitions)
-        self._partition = make_partition(self._plan, *rule)
+        rule = (self.kernel, self.gamma, self.eigensolver, self.n_coalitions)
+        self._partition = make_partition(self._plan, self.n_clients, *rule)
         self._labels: Ids | None = None
         self._age = 0  # main rounds since the coalitions were made
 
@@ -208,6 +213,7 @@ class CoalitionSelector(Selector):
             store=store,
             window=window,
             clustering=clustering,
+            eigensolver=self.eigensolver,
             n_landmarks=n_landmarks,
             landmarks=self.landmarks,
             recluster_every=self.recluster_every,
@@ -398,6 +404,8 @@ class CoalitionSelector(Selector):
             config["n_coalitions"] = self.n_coalitions if counted else self._most()
         if self.places != "even":
             config["places"] = self.places
+        if self.eigensolver != "auto":
+            config["eigensolver"] = self.eigensolver
         return {
             **config,
             **self._decided(),

@@ -18,7 +18,12 @@ def make_store(plan: Plan, n_clients: int, n_features: int, dtype: Any) -> Covar
 
 
 def make_partition(
-    plan: Plan, n_clients: int, kernel: str, gamma: float | str, n_coalitions: int | str | None
+    plan: Plan,
+    n_clients: int,
+    kernel: str,
+    gamma: float | str,
+    eigensolver: str,
+    n_coalitions: int | str | None,
 ) -> Partition:
     """Return what makes coalitions, before it has made any."""
     if isinstance(n_coalitions, str):
@@ -27,10 +32,10 @@ def make_partition(
                 "n_coalitions must be a number unless clustering is exact, of three "
                 f"coordinates or more, got {n_coalitions!r} with {plan.clustering!r}"
             )
-        return CountedPartition(n_clients, kernel, gamma, n_coalitions)
+        return CountedPartition(n_clients, kernel, gamma, eigensolver, n_coalitions)
     if plan.clustering == "plane":
         return PlanePartition()
     if plan.clustering == "exact":
-        return ExactPartition(n_clients, kernel, gamma)
+        return ExactPartition(n_clients, kernel, gamma, eigensolver)
     means = (plan.n_landmarks, plan.landmarks, plan.keeps_affinities)
     return NystromPartition(n_clients, kernel, gamma, *means)
