@@ -39,10 +39,10 @@ class Basis:
         values = check_vector(state["values"], "values", vectors.shape[1], None).copy()
         degree = check_count(state["degree"], "degree", minimum=0)
         products = check_count(state["products"], "products", minimum=0)
-        axes = state.get("axes")  # older states have none
-        return cls(
-            vectors, values, degree, products, None if axes is None else cls.restored(axes, None)
-        )
+        axes = state.get("axes")  # older states have none, and axes have none of their own
+        if axes is not None:
+            axes = cls.restored({**axes, "axes": None}, None)
+        return cls(vectors, values, degree, products, axes)
 
 
 def filtered_subspace(

@@ -97,7 +97,7 @@ FAULTS = [
     ("principal", "self.smooth and fits", "fits", "principal"),
     ("principal", "mean.astype(np.float32) @ scaled", "0.0 * mean.astype(np.float32) @ scaled", "principal"),
     ("principal", "axes.values[-1] > _RANGE", "axes.values[-1] > -_RANGE", "principal"),
-    ("subspace", "None if axes is None else cls.restored(axes, None)", "None", "principal"),
+    ("subspace", 'axes = cls.restored({**axes, "axes": None}, None)', "axes = None", "principal"),
     ("spectral", "far = np.argpartition(operator.inverse_root, -_FARTHEST)[-_FARTHEST:]", "far = np.arange(_FARTHEST)", "principal"),
     ("spectral", "changed[(share * changed.size).astype(np.int64)]", "changed[:_SPREAD]", "principal"),
     ("spectral", "shares[far.size :] = (n_clients - far.size) / others.size", "pass", "principal"),
