@@ -34,7 +34,7 @@ demo: $(STAMP)
 	$(VENV)/bin/cvrcore compare --out runs/demo
 
 test: $(STAMP)
-	$(RUN) -m pytest
+	$(RUN) -m pytest --numprocesses 2
 
 test-frameworks: $(FRAMEWORKS_STAMP)
 	$(FRAMEWORKS_RUN) -m pytest tests/frameworks
