@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from . import _backend
 from ._validation import Float, Ids, check_choice, check_count, check_matrix, check_seed
 from .affinity import KERNELS, Affinity, check_gamma
-from .spectral import EIGENSOLVERS, NOBODY
+from .spectral import NOBODY, Solver, spectral_points
 from .subspace import Basis
 from .threads import single_blas_thread
 
@@ -88,7 +88,7 @@ def spectral_embedding(
     n_coalitions: int,
     basis: Basis | None = None,
     changed: Ids = NOBODY,
-    eigensolver: str = "auto",
+    solve: Solver = spectral_points,
 ) -> tuple[Float, Basis] | None:
     """Embed clients by the leading eigenvectors of their affinity, in float32.
 
@@ -96,7 +96,7 @@ def spectral_embedding(
     """
     if not affinity.has_distinct(n_coalitions):
         return None
-    points, basis = EIGENSOLVERS[eigensolver](affinity, n_coalitions, basis, changed)
+    points, basis = solve(affinity, n_coalitions, basis, changed)
     # Eigenvectors are bounded and warm ones are float32: no digit is lost, and half the time.
     return points.astype(np.float32), basis
 
@@ -109,14 +109,14 @@ def spectral_coalitions(
     start: Ids = NOBODY,
     basis: Basis | None = None,
     changed: Ids = NOBODY,
-    eigensolver: str = "auto",
+    solve: Solver = spectral_points,
 ) -> tuple[Ids, Basis | None]:
     """Cluster clients in the spectral embedding of their affinity.
 
     Clients that cannot be embedded are dealt at random. `basis` and `changed`: see
     `spectral_points`.
     """
-    found = spectral_embedding(affinity, n_coalitions, basis, changed, eigensolver)
+    found = spectral_embedding(affinity, n_coalitions, basis, changed, solve)
     if found is None:
         return balanced_partition(affinity.offsets.shape[0], n_coalitions, rng), None
     return cluster_points(found[0], n_coalitions, rng, effort, start), found[1]

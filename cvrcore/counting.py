@@ -41,7 +41,7 @@ class CountedPartition(ExactPartition):
         rows, n_coalitions, rng = problem.rows, problem.n_coalitions, problem.rng
         with single_blas_thread():
             affinity, changed = self._fresh(rows)
-            near = (self.basis, changed, self.eigensolver)
+            near = (self.basis, changed, self.solve)
             embedded = spectral_embedding(affinity, n_coalitions, *near)
             if embedded is None:
                 self.basis = None

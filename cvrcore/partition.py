@@ -17,7 +17,7 @@ from .affinity import Affinity
 from .clustering import Effort, balanced_partition, plane_coalitions, spectral_coalitions
 from .lloyd import lloyd
 from .nystrom import Landmarks, Nearness, choose_landmarks
-from .spectral import NOBODY
+from .spectral import EIGENSOLVERS, NOBODY
 from .subspace import Basis
 from .threads import single_blas_thread
 
@@ -82,7 +82,7 @@ class ExactPartition(Partition):
     def __init__(
         self, n_clients: int, kernel: str, gamma: float | str, eigensolver: str = "auto"
     ) -> None:
-        self.kernel, self.gamma, self.eigensolver = kernel, gamma, eigensolver
+        self.kernel, self.gamma, self.solve = kernel, gamma, EIGENSOLVERS[eigensolver]
         self.reset(n_clients)
 
     def reset(self, n_clients: int) -> None:
@@ -106,7 +106,7 @@ class ExactPartition(Partition):
                 if 4 * changed.size <= n_clients:
                     effort = warm_effort(n_clients, problem.round)
             how = (problem.n_coalitions, problem.rng, effort, start)
-            near = (self.basis, changed, self.eigensolver)
+            near = (self.basis, changed, self.solve)
             labels, self.basis = spectral_coalitions(affinity, *how, *near)
         return labels
 

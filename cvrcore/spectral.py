@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import numpy as np
@@ -127,8 +128,10 @@ def direct_points(
     return operator.embed(basis.vectors[:, :n_wanted]), basis
 
 
+#: Embeds clients: ``solve(affinity, n_coalitions, start, changed)``.
+Solver = Callable[[Source, int, "Basis | None", Ids], tuple[Float, Basis]]
 #: By name, how eigenvectors are found: from what is near them, or anew each time.
-EIGENSOLVERS: Final = {"auto": spectral_points, "direct": direct_points}
+EIGENSOLVERS: Final[dict[str, Solver]] = {"auto": spectral_points, "direct": direct_points}
 
 
 def block_width(n_clients: int, n_wanted: int) -> int:

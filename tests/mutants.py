@@ -135,7 +135,7 @@ FAULTS = [
     ("_exponential", "rest = (x - doublings * LN2_HIGH) - doublings * LN2_LOW", "rest = x - doublings * (LN2_HIGH + LN2_LOW)", "exponential"),
     ("threads", "while occupied.others() < most:", "while True:", "threads"),
     ("selectors/coalition", "labels = self._partition.make(Problem(", "_ = self._estimator\n            labels = self._partition.make(Problem(", "learning_ahead"),
-    ("partition", "near = (self.basis, changed, self.eigensolver)", "near = (self.basis, changed)", "plan"),
+    ("partition", "near = (self.basis, changed, self.solve)", "near = (self.basis, changed)", "plan"),
     ("selectors/coalition", 'config["eigensolver"] = self.eigensolver', "pass", "plan"),
     ("plan", "cells = itemsize + (8 if direct else 4)", "cells = itemsize + 4", "plan"),
 ]  # fmt: skip
