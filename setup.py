@@ -1,8 +1,8 @@
 """Builds the optional Cython kernels; everything else is in pyproject.toml.
 
-CVRCORE_EXT=auto     build them if a compiler works (default)
-CVRCORE_EXT=require  fail if they cannot be built
-CVRCORE_EXT=skip     do not try; Numba serves
+CVRCORE_EXT=auto     build the kernels if a compiler works (default)
+CVRCORE_EXT=require  fail if the kernels cannot be built
+CVRCORE_EXT=skip     do not build; the Numba kernels are used
 """
 
 import os
@@ -13,14 +13,13 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 SUBJECTS = (
-    "_affinity",
-    "_covariance",
-    "_draws",
-    "_groups",
-    "_kmeans",
-    "_lloyd",
-    "_scores",
-    "_subspace",
+    "affinity",
+    "covariance",
+    "draws",
+    "kmeans",
+    "lloyd",
+    "packed",
+    "subspace",
 )
 # No contraction and no fast-math: a fused or reordered sum would differ from Numba's.
 FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
@@ -29,7 +28,6 @@ if os.name == "nt":
 LEVELS = {"base": []}
 if platform.machine() in ("x86_64", "AMD64") and os.name != "nt":
     LEVELS["v3"] = ["-march=x86-64-v3"]
-    LEVELS["v4"] = ["-march=x86-64-v4", "-mprefer-vector-width=512"]
 
 
 def kernels(mode):
@@ -40,7 +38,7 @@ def kernels(mode):
     for level, flags in LEVELS.items():
         folder = Path("build") / "pyx" / level
         folder.mkdir(parents=True, exist_ok=True)
-        for subject in (*SUBJECTS, "_cpu") if level == "base" else SUBJECTS:
+        for subject in (*SUBJECTS, "cpu") if level == "base" else SUBJECTS:
             # A copy per level: Cython writes its C file beside the source.
             source = folder / f"{subject}.pyx"
             original = Path("cvrcore_ext") / f"{subject}.pyx"
@@ -63,7 +61,7 @@ def kernels(mode):
         "cdivision": True,
     }
     modules = cythonize(found, compiler_directives=directives)
-    for module in modules:  # cythonize drops the flag
+    for module in modules:  # cythonize drops the `optional` flag
         module.optional = mode == "auto" or ".base." not in module.name
     return modules
 

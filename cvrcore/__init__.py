@@ -2,26 +2,33 @@
 
 `CoalitionSelector` is FedCVR-Bolt with its state; `select` and the functions beside it are
 Algorithm 1 of the paper, line by line and stateless. `make_selector` finds every policy by
-name.
+name. Public names are imported when they are first used, so that ``import cvrcore`` stays
+light.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import features
-from .affinity import influence
-from .clustering import coalitions
-from .covariance import update_covariance
-from .diagnostics import show_config
-from .ids import IdMap
-from .plan import Plan, make_plan
-from .sampling import boltzmann
-from .scores import variance_reduction
-from .selection import Selection, select
-from .selectors import make_selector
-from .selectors.base import Selector
-from .selectors.coalition import CoalitionSelector
-from .selectors.guards import Guards, Incident
+if TYPE_CHECKING:
+    from . import aggregators, features
+    from .algorithm import (
+        boltzmann,
+        coalitions,
+        influence,
+        select,
+        update_covariance,
+        variance_reduction,
+    )
+    from .compilation import compile
+    from .ids import IdMap
+    from .runtime.config import show_config
+    from .runtime.plan import Plan, make_plan
+    from .selection import Selection
+    from .selectors import make_selector
+    from .selectors.base import Selector
+    from .selectors.coalition import CoalitionSelector
+    from .selectors.guards import Guards, Incident
+    from .selectors.options import Rule, Solver
 
 __version__ = "0.1.0"
 
@@ -31,11 +38,14 @@ __all__ = [
     "IdMap",
     "Incident",
     "Plan",
+    "Rule",
     "Selection",
     "Selector",
+    "Solver",
     "aggregators",
     "boltzmann",
     "coalitions",
+    "compile",
     "features",
     "influence",
     "make_plan",
@@ -46,8 +56,41 @@ __all__ = [
     "variance_reduction",
 ]
 
+#: The module that defines each public name; "" for a public module.
+_HOMES = {
+    "CoalitionSelector": "selectors.coalition",
+    "Guards": "selectors.guards",
+    "IdMap": "ids",
+    "Incident": "selectors.guards",
+    "Plan": "runtime.plan",
+    "Selection": "selection",
+    "Selector": "selectors.base",
+    "Rule": "selectors.options",
+    "Solver": "selectors.options",
+    "aggregators": "",
+    "boltzmann": "algorithm",
+    "coalitions": "algorithm",
+    "compile": "compilation",
+    "features": "",
+    "influence": "algorithm",
+    "make_plan": "runtime.plan",
+    "make_selector": "selectors",
+    "select": "algorithm",
+    "show_config": "runtime.config",
+    "update_covariance": "algorithm",
+    "variance_reduction": "algorithm",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "aggregators":  # imported when asked for: many never do
-        return import_module(".aggregators", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOMES[name]
+    module = import_module(f".{home or name}", __name__)
+    value = getattr(module, name) if home else module
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

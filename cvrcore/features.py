@@ -1,8 +1,7 @@
-"""Watched coordinates: from a model's arrays to the D numbers that the core sees.
+"""Watched coordinates: a model's arrays in, one row of D numbers out.
 
-The paper watches the last layer (Appendix, "Practical Implementation"), whole or a random
-subset of it. Any framework can feed arrays or a state dict of arrays; nothing here imports
-one.
+The paper watches the last layer (Appendix, "Practical Implementation"), or a random subset
+of it. A model is a list of arrays or a state dict of arrays; this module imports no framework.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._validation import Float, Ids, check_count, check_ids
+from .validation import Float, Ids, check_count, check_ids
 
 Model = Mapping[str, Any] | Sequence[Any]
 
@@ -44,7 +43,7 @@ class FeatureMap:
         Arrays watched: names in a state dict, positions in a list.
     shapes : list of tuple of int
     index : ndarray of int64, or None
-        Positions within the watched arrays laid end to end; None: all of them.
+        Positions in the concatenation of the watched arrays; None: all positions.
     """
 
     def __init__(
@@ -68,11 +67,11 @@ class FeatureMap:
         ----------
         model : list or dict of arrays
             In the order of the layers, as every framework lists them. The last array of
-            two or more dimensions is the weights; one-dimensional ones after it that fit
+            two or more dimensions is the weights; one-dimensional arrays after it that fit
             its outputs are its bias.
         n_features : int, optional
-            Watch only that many coordinates, drawn once with `seed`. Default: all; a layer
-            that has no more is watched whole.
+            Watch only this many coordinates, drawn once with `seed`. Default, and for a
+            layer with no more coordinates: all.
         """
         names, arrays = _arrays(model)
         deep = [i for i, array in enumerate(arrays) if array.ndim >= 2]
@@ -132,11 +131,11 @@ class FeatureMap:
         return np.stack(rows) if rows else np.empty((0, self.n_features))
 
     def updates(self, models: Sequence[Model], sent: Model) -> Float:
-        """Return what each model changed of the watched coordinates of the one `sent`.
+        """Return each model's watched coordinates minus those of the model `sent`.
 
-        These rows instead of the models' own make coalitions of clients that pull the same
-        way, whenever they were seen: ours, not the paper's. Then a client never seen has
-        changed nothing: leave ``initial`` of the selector at its default, zeros.
+        With these rows instead of the models' own, a coalition holds clients whose updates
+        point in the same direction, even from different rounds: ours, not the paper's. Leave
+        ``initial`` of the selector at zeros, its default: the update of an unseen client.
         """
         rows: Float = self.extract_all(models) - self.extract(sent)
         return rows
@@ -152,5 +151,5 @@ class FeatureMap:
         return cls(state["names"], state["shapes"], state["index"])
 
     def __repr__(self) -> str:
-        """Show what is watched."""
+        """Return the number of watched coordinates and the names of their arrays."""
         return f"FeatureMap({self.n_features} coordinates of {', '.join(self.names)})"

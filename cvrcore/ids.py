@@ -1,4 +1,4 @@
-"""IdMap: any framework's client ids to slots 0 .. K - 1, and back."""
+"""IdMap: client ids of any framework in, slots 0 .. K - 1 out, and back."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._validation import Ids, Mask, check_ids
+from .validation import Ids, Mask, check_ids
 
 
 class IdMap:
     """Append-only map from hashable ids to slots.
 
-    A slot is given at first sight and kept for ever: a client that leaves and comes back
-    finds its slot, and no slot passes to another client. Ids that compare equal share a
-    slot, as in a dict: ``1`` and ``1.0``, but not ``1`` and ``"1"``.
+    An id gets its slot when it is first used and keeps it: a client that leaves and returns
+    has the same slot, and a slot is never reused. Ids that compare equal share a slot, as in
+    a dict: ``1`` and ``1.0``, but not ``1`` and ``"1"``.
 
     Parameters
     ----------
     ids : iterable of hashable
-        Ids to add at once, in order; repeats are harmless.
+        Ids to add, in order; repeated ids are ignored.
 
     Examples
     --------
     >>> clients = IdMap(["ann", "bob"])
-    >>> clients.slot("eve"), clients.slot("ann")  # a stranger is added
+    >>> clients.slot("eve"), clients.slot("ann")  # an unknown id is added
     (2, 0)
     >>> clients.ids([2, 0])
     ['eve', 'ann']
@@ -69,7 +69,7 @@ class IdMap:
         return [self._ids[slot] for slot in check_ids(slots, "slots", len(self))]
 
     def mask(self, present_ids: Iterable[Hashable]) -> Mask:
-        """Return who is present, shape (len(self),); every id must be known."""
+        """Return a mask of the present ids, shape (len(self),); every id must be known."""
         mask = np.zeros(len(self), dtype=bool)
         for id in present_ids:
             if id not in self._slots:
@@ -78,12 +78,12 @@ class IdMap:
         return mask
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the ids in slot order, as plain values; only str and int ids can be.
+        """Return the ids in slot order, as plain values.
 
         Raises
         ------
         TypeError
-            If an id is of another type, which would not come back equal.
+            If an id is neither str nor int: a file would not restore it exactly.
         """
         return {"ids": [_as_plain(id) for id in self._ids]}
 

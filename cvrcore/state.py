@@ -1,4 +1,7 @@
-"""State on disk: one ``.npz`` of arrays plus JSON, no pickle, written atomically."""
+"""State files: a dict of arrays and plain values in, one ``.npz`` file out, and back.
+
+Files are written atomically and without pickle.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ _META, _DIGEST = "meta", "sha256"
 
 
 def save_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
-    """Write `state` (dicts of arrays and plain values) beside `path`, then rename.
+    """Write `state` (dicts of arrays and plain values) to a temporary file, then rename it.
 
-    The file holds every array, a JSON skeleton that names them, and a SHA-256 of both,
-    so that a reader can tell a damaged file from a good one.
+    The file holds every array, a JSON skeleton that names them, and a SHA-256 checksum of
+    both, which detects a damaged file.
     """
     path = Path(path)
     arrays: dict[str, np.ndarray] = {}
@@ -37,7 +40,7 @@ def save_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
     try:
         with os.fdopen(handle, "wb") as file:
-            # Without allow_pickle: NumPy 2.0 would save it as one more array.
+            # Do not pass allow_pickle: NumPy 2.0 would save the argument as one more array.
             np.savez(file, **entries)  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
@@ -49,10 +52,10 @@ def save_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
 
 
 def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read what `save_state` wrote; ValueError names what is wrong with the file.
+    """Read a file of `save_state`; ValueError names the defect of a bad file.
 
-    Nothing that the file declares is believed: entries are stored, not packed, and together
-    no larger than the file; an array has the bytes that its header promises.
+    The reader does not trust the file: entries must be stored uncompressed, together no
+    larger than the file, and an array must have as many bytes as its header says.
     """
     content = Path(path).read_bytes()
     try:
@@ -61,7 +64,7 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
         stored = entries.pop(_DIGEST).tobytes()
         whole = meta["magic"] == MAGIC and stored == _digest(entries)
         state: dict[str, Any] = _unpack(meta["state"], entries) if whole else {}
-    except Exception as error:  # a damaged archive fails in a dozen ways, all of them this one
+    except Exception as error:  # a damaged archive can raise nearly anything
         raise ValueError(f"{os.fspath(path)!r} is not a readable cvrcore state: {error}") from error
     if not whole:
         raise ValueError(f"{os.fspath(path)!r} is damaged: its checksum does not fit its content")
@@ -81,7 +84,7 @@ def _read_entries(content: bytes) -> dict[str, np.ndarray]:
 
 
 def _read_array(data: bytes) -> np.ndarray:
-    """Return the array of one ``.npy`` entry, its header compared with its bytes."""
+    """Return the array of one ``.npy`` entry; its header must fit its number of bytes."""
     stream = io.BytesIO(data)
     version = np.lib.format.read_magic(stream)
     if version != (1, 0):
@@ -128,7 +131,7 @@ def _unpack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _sync_directory(folder: Path) -> None:
-    """Make the rename itself durable, where the system can."""
+    """Flush the rename to disk, where the system supports it."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:

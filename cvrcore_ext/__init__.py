@@ -1,7 +1,7 @@
 """Compiled twins of cvrcore's kernels, built for several instruction sets.
 
-`load` returns a kernel module from the best build that this processor can run. Nothing
-but `cvrcore._backend` imports this package.
+`load` returns a kernel module from the best build that this processor can run. Only
+`cvrcore.kernels.dispatch` imports this package.
 """
 
 import functools
@@ -11,14 +11,13 @@ import importlib.util
 
 @functools.cache
 def instruction_set():
-    """Return the best build that exists and runs here: "v4", "v3" or "base"."""
-    level = importlib.import_module(f"{__name__}.base._cpu").level()
-    for needed, build in ((4, "v4"), (3, "v3")):
-        if level >= needed and importlib.util.find_spec(f"{__name__}.{build}._scores"):
-            return build
+    """Return the best installed build that this processor can run: "v3" or "base"."""
+    level = importlib.import_module(f"{__name__}.base.cpu").level()
+    if level >= 3 and importlib.util.find_spec(f"{__name__}.v3.kmeans"):
+        return "v3"
     return "base"
 
 
 def load(subject):
-    """Return the compiled module of one subject, such as "_kmeans"."""
+    """Return the compiled module of one subject, such as "kmeans"."""
     return importlib.import_module(f"{__name__}.{instruction_set()}.{subject}")

@@ -1,4 +1,4 @@
-"""FedAvg in Flower's simulation, its clients picked by cvrcore: digits, offline, a minute.
+"""FedAvg in Flower's simulation, with clients selected by cvrcore: digits, offline, a minute.
 
     pip install 'cvrcore[flower]' scikit-learn
     python examples/flower_digits.py [POLICY]
@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from cvrcore.integrations.flower import SelectingStrategy
+from cvrcore.integrations.flower import SelectingStrategy, Waiting
 from cvrcore.integrations.flower_client import Reveal, partition_id, report_loss, selectable
 
 N_CLIENTS, N_CLASSES = 20, 10
@@ -74,7 +74,7 @@ def accuracy(model):
 
 # -- the client ---------------------------------------------------------------
 
-app = ClientApp(mods=[Reveal()])  # the mod is for private=True, and idle otherwise
+app = ClientApp(mods=[Reveal()])  # the mod acts with private=True only
 
 
 @app.train()
@@ -110,7 +110,7 @@ def unpack(arrays):
 
 
 def make_strategy(policy, n_select=5, seed=0, warmup=4, **options):
-    """Return FedAvg with clients picked by `policy`."""
+    """Return FedAvg with clients selected by `policy`."""
     if policy == "fedcvr-bolt":
         options = {"warmup": warmup, "n_features": 300, **options}
     return SelectingStrategy(
@@ -119,7 +119,7 @@ def make_strategy(policy, n_select=5, seed=0, warmup=4, **options):
 
 
 def show(rounds, model):
-    """Print who was picked in each round, and how good the last model is."""
+    """Print the clients selected in each round, and the accuracy of the last model."""
     for number, one in enumerate(rounds, start=1):
         lost = f", failed {one.failed}" if one.failed else ""
         print(f"round {number:2d}: clients {one.selected}{lost}")
@@ -127,7 +127,7 @@ def show(rounds, model):
 
 
 def simulate(policy="fedcvr-bolt", rounds=12, seed=0, **options):
-    """Run the federation; return who was picked in each round, and the last model."""
+    """Run the federation; return the record of each round, and the last model."""
     from flwr.simulation import run_simulation
 
     strategy = make_strategy(policy, seed=seed, n_clients=N_CLIENTS, **options)
@@ -150,7 +150,7 @@ server = ServerApp()
 
 @server.main()
 def on_server(grid, context):
-    """Serve `flwr run`: the settings are those of pyproject.toml, and of ``--run-config``."""
+    """Run under `flwr run`: the settings are those of pyproject.toml, and of ``--run-config``."""
     config = context.run_config
     strategy = make_strategy(
         config["policy"],
@@ -159,9 +159,7 @@ def on_server(grid, context):
         config["warmup"],
         n_clients=config["clients"],
         identity=config["identity"],
-        wait=config["wait"],
-        enough=config["enough"],
-        grace=config["grace"],
+        waiting=Waiting(enough=config["enough"], grace=config["grace"], connect=config["wait"]),
         checkpoint=config["state"] or None,
         restore=config["state"] if config["resume"] else None,
     )
@@ -171,7 +169,7 @@ def on_server(grid, context):
 
 
 def main(*arguments):
-    """Run one policy and show whom it picked."""
+    """Run one policy and show the clients that it selected."""
     show(*simulate(*arguments))
 
 

@@ -1,4 +1,4 @@
-"""FedAvg in NVFlare's simulator, its clients picked by cvrcore: digits, offline, a minute.
+"""FedAvg in NVFlare's simulator, with clients selected by cvrcore: digits, offline, a minute.
 
     pip install 'cvrcore[nvflare]' scikit-learn
     python examples/nvflare_digits.py [POLICY]
@@ -42,18 +42,18 @@ def client():
             flare.send(flare.FLModel(params=params, metrics={"train_loss": said}, meta=meta))
 
 
-def make_job(policy="fedcvr-bolt", rounds=6, seed=0, **settings):
+def make_job(policy="fedcvr-bolt", rounds=6, seed=0, connect=60, **settings):
     """Return the job: controller, persistor, clients."""
     from nvflare.app_common.np.np_model_persistor import NPModelPersistor
     from nvflare.job_config.api import FedJob
     from nvflare.job_config.script_runner import FrameworkType, ScriptRunner
 
-    from cvrcore.integrations.nvflare import SelectingController
+    from cvrcore.integrations.nvflare import SelectingController, Waiting, Workflow
 
     if policy == "fedcvr-bolt":
-        settings = {"n_features": 300, "options": {"warmup": 2}, **settings}
+        settings = {"n_features": 300, "warmup": 2, **settings}
     job = FedJob("digits", min_clients=N_CLIENTS)
-    job.set_app_packages(["cvrcore"])  # installed everywhere: no copy goes with the job
+    job.set_app_packages(["cvrcore"])  # installed everywhere: the job holds no copy
     persistor = NPModelPersistor(model=softmax_digits.initial_model().tolist())
     controller = SelectingController(
         policy,
@@ -62,9 +62,10 @@ def make_job(policy="fedcvr-bolt", rounds=6, seed=0, **settings):
         num_rounds=rounds,
         n_clients=N_CLIENTS,
         introduce="validate",
-        timeout=60,
-        task_check_period=0.1,
-        persistor_id=job.to_server(persistor, id="persistor"),
+        waiting=Waiting(timeout=60, connect=connect),
+        workflow=Workflow(
+            persistor_id=job.to_server(persistor, id="persistor"), task_check_period=0.1
+        ),
         **settings,
     )
     job.to_server(controller)
@@ -74,7 +75,7 @@ def make_job(policy="fedcvr-bolt", rounds=6, seed=0, **settings):
 
 
 def simulate(workspace, policy="fedcvr-bolt", **settings):
-    """Run the job; return who was picked in each round, and the last model."""
+    """Run the job; return the record of each round, and the last model."""
     make_job(policy, **settings).simulator_run(workspace, n_clients=N_CLIENTS, threads=N_CLIENTS)
     (record,) = Path(workspace).rglob("selection.jsonl")
     (model,) = Path(workspace).rglob("server.npy")
@@ -82,7 +83,7 @@ def simulate(workspace, policy="fedcvr-bolt", **settings):
 
 
 def main(*arguments):
-    """Run one policy and show whom it picked."""
+    """Run one policy and show the clients that it selected."""
     with tempfile.TemporaryDirectory() as workspace:
         rounds, model = simulate(workspace, *arguments)
     for one in rounds:

@@ -1,4 +1,4 @@
-"""FedAvg in pfl, its users picked by cvrcore: digits, offline, seconds.
+"""FedAvg in pfl, with users selected by cvrcore: digits, offline, seconds.
 
     pip install 'cvrcore[pfl]' torch scikit-learn
     python examples/pfl_digits.py [POLICY]
@@ -53,7 +53,7 @@ def user_data(user):
 
 
 def losses(model, data):
-    """Return the loss of each sample, for policies that want to know."""
+    """Return the loss of each sample, for policies that use losses."""
     x, y = data.raw_data
     with torch.no_grad():
         scores = model.pytorch_model(x)
@@ -61,7 +61,7 @@ def losses(model, data):
 
 
 def simulate(policy="fedcvr-bolt", rounds=12, seed=0, losses=losses, **options):
-    """Run the federation; return who was picked in each round, and the last model."""
+    """Run the federation; return the users with their record, and the last model."""
     if policy == "fedcvr-bolt":
         options = {"warmup": 4, "n_features": 300, **options}
     module = Softmax()
@@ -99,7 +99,7 @@ def simulate(policy="fedcvr-bolt", rounds=12, seed=0, losses=losses, **options):
 
 
 def main(*arguments):
-    """Run one policy and show whom it picked."""
+    """Run one policy and show the users that it selected."""
     users, model = simulate(*arguments)
     for number, one in enumerate(users.rounds, start=1):
         print(f"round {number:2d}: users {one.selected}")

@@ -1,4 +1,4 @@
-"""Softmax regression on scikit-learn's digits in NumPy: what the clients of examples do."""
+"""Softmax regression on scikit-learn's digits in NumPy: the clients of the examples."""
 
 import functools
 

@@ -1,6 +1,6 @@
-"""Who can be reached in a round, and who drops out in the middle of it.
+"""Round numbers in, masks of clients out: reachable ones, and those that drop out in mid-round.
 
-A trace file says who is reachable in each round. JSON lines: one array of client ids a
+A trace file lists the reachable clients of each round. JSON lines: one array of client ids a
 round. CSV: one line of 0 and 1 a round, one column a client, no header. A run longer than
 its trace begins again at the trace's first round.
 """
@@ -24,7 +24,7 @@ class TraceError(ValueError):
 
 
 class Availability:
-    """Draws depend on seed and round alone: every policy meets the same absences."""
+    """Draws depend on seed and round alone: they are the same for every policy."""
 
     def __init__(self, config: AvailabilityConfig, n_clients: int, streams: Streams) -> None:
         self._config = config
@@ -33,7 +33,7 @@ class Availability:
         self._trace = None if config.trace is None else read_trace(config.trace, n_clients)
 
     def reachable(self, round: int) -> Mask:
-        """Return a mask (n_clients,) of those that can be asked in `round`."""
+        """Return a mask (n_clients,) of the clients that are reachable in `round`."""
         mask = np.ones(self._n_clients, dtype=bool)
         if self._trace is not None:
             mask &= self._trace[round % len(self._trace)]
@@ -43,7 +43,7 @@ class Availability:
         return mask
 
     def dropped(self, round: int) -> Mask:
-        """Return a mask (n_clients,) of those that would not come back in `round`."""
+        """Return a mask (n_clients,) of the clients that would drop out in `round`."""
         draws = self._streams.generator("dropout", round).random(self._n_clients)
         dropped: Mask = draws < self._config.dropout
         return dropped

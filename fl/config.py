@@ -1,4 +1,4 @@
-"""Settings of a run: frozen dataclasses, the only home of defaults."""
+"""Plain values in, settings of a run out: frozen dataclasses, the only home of defaults."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ __all__ = [
 Options = Mapping[str, Any]
 
 PRESET_NAMES = ("paper", "scripts")
+#: Settings that change no result; a run may be continued with others.
+FREE_SETTINGS = ("engine", "checkpoint_every", "data.data_dir", "data.download")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +75,8 @@ class SelectionConfig:
     """Which policy picks the clients, with its own options.
 
     `n_features` coordinates of the last layer are shown to policies that watch models;
-    None shows the whole layer. `features` says what of them: the model that came back, as
-    in the paper, or its difference from the one that was sent. The first `shared_warmup`
+    None shows the whole layer. `features` says which: those of the trained model, as in the
+    paper, or of its difference from the model that was sent. The first `shared_warmup`
     rounds are drawn uniformly, with the same draws whatever the policy: its own begin
     after them.
     """
@@ -104,7 +106,7 @@ class AlgorithmConfig:
 
 @dataclasses.dataclass(frozen=True)
 class AvailabilityConfig:
-    """Who can be reached, and who drops out in mid-round; see `fl.availability`."""
+    """Chances that a client is reachable and that it drops out; see `fl.availability`."""
 
     probability: float = 1.0
     trace: str | None = None
@@ -148,9 +150,9 @@ class RunConfig:
     `method` is a label for tables (a name of `METHODS`, or your own); what runs is decided
     by `selection`, `algorithm` and `aggregator`, each with its options. `model` None takes
     the data set's usual one. `target` is the accuracy whose first round is reported; with
-    `simulate_time` each client's duration is told to the policy as its samples times its
-    epochs. `empty_test` says whether clients without test samples are left out of the mean
-    or count as 0.
+    `simulate_time` the policy gets each client's duration as its samples times its epochs.
+    `empty_test` says whether clients without test samples are left out of the mean or count
+    as 0.
     """
 
     method: str = "fedavg"

@@ -1,4 +1,4 @@
-"""Metrics of models over all clients, from few long forward passes."""
+"""Models in, their metrics over all clients out, from few long forward passes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .engines.base import Engine, MeasureTask
 from .flat import Vector
 from .samples import ClientSamples
 
-#: Test samples in one task: enough to share out, many enough to be worth sending.
+#: Test samples in one task: few enough to spread over workers, enough to be worth sending.
 BLOCK = 1000
 
 
@@ -50,7 +50,7 @@ def evaluate(
         ``accuracy`` is the mean over clients, each counting once; ``accuracy_weighted`` the
         share of all test samples; ``loss`` the mean over clients of their mean loss;
         ``worst_decile`` the mean over the worst tenth of the clients. In regression ``mse``
-        and ``mse_weighted`` stand for accuracy. Empty when nobody has a test sample.
+        and ``mse_weighted`` stand for accuracy. Empty when no client has a test sample.
     """
     starts = samples.test_starts
     tasks = _test_tasks(starts, deployment.of_client)

@@ -1,4 +1,4 @@
-"""History: what happened in each round of a run, and its summary."""
+"""Records of rounds in, metrics and summary of a run out: `History`."""
 
 from __future__ import annotations
 
@@ -90,6 +90,15 @@ class History:
         """Return the sum of a count, such as ``"uplink"``, over all rounds."""
         return int(sum(r.get(name, 0) for r in self.rounds))
 
+    def mean(self, name: str) -> float | None:
+        """Return the mean of `name` over the rounds that have it."""
+        _, values = self.column(name)
+        return float(values.mean()) if values.size else None
+
+    def most(self, name: str) -> float:
+        """Return the largest `name` of any round, or 0."""
+        return max((r.get(name, 0) for r in self.rounds), default=0)
+
     def seconds(self, name: str) -> float:
         """Return the seconds spent on `name` (select, train, evaluate, round)."""
         return float(sum(r.get(TIMING, {}).get(name, 0.0) for r in self.rounds))
@@ -97,7 +106,6 @@ class History:
     def summary(self) -> Record:
         """Return the run in one line: plain values, None where there is nothing to say."""
         target = self.config.target
-        _, drift = self.column("tv_mean")
         return {
             "method": self.config.method,
             "dataset": self.config.data.dataset,
@@ -114,7 +122,7 @@ class History:
             "probe_bytes": self.total("probe_bytes"),
             "failures": sum(len(record.get("failed", ())) for record in self.rounds),
             "covered": None if (covered := self.final("covered")) is None else int(covered),
-            "tv_mean": float(drift.mean()) if drift.size else None,
+            "tv_mean": self.mean("tv_mean"),
             "seconds": self.seconds("round"),
             "seconds_selecting": self.seconds("select"),
         }

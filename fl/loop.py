@@ -1,4 +1,4 @@
-"""run(config) -> History."""
+"""Settings in, `History` out: `run`, the loop over the rounds of a server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(
     progress : bool or callable
         Show a live progress bar, or call with each round's record.
     federation : Federation, optional
-        Samples already at hand. Default: those that ``config.data`` names.
+        Samples already loaded. Default: the data set that ``config.data`` names.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def run(
             store.facts(server.facts)
             if state:
                 server.load_state_dict(state)
-        tell = stack.enter_context(_listener(progress, config, len(history)))
+        notify = stack.enter_context(_listener(progress, config, len(history)))
         for t in range(len(history), config.rounds):
             record = server.round(t)
             history.rounds.append(record)
@@ -66,7 +66,7 @@ def run(
                 store.append(record)
                 if (t + 1) % config.checkpoint_every == 0 or t + 1 == config.rounds:
                     store.checkpoint(t + 1, server.state_dict())
-            tell(record)
+            notify(record)
         if store:
             store.finish(history.summary())
     return history
@@ -81,7 +81,7 @@ def _listener(
     elif progress:
         from .progress import live_progress
 
-        with live_progress(config, done) as tell:
-            yield tell
+        with live_progress(config, done) as update:
+            yield update
     else:
         yield lambda record: None

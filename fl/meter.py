@@ -1,4 +1,4 @@
-"""What a round says about itself besides accuracy: bytes, coverage, coalitions."""
+"""Selections and reports of rounds in; bytes, coverage and coalitions of each round out."""
 
 from __future__ import annotations
 
@@ -13,14 +13,7 @@ SCALAR = 8
 
 
 class Meter:
-    """Counts what a run has cost and whom it has reached.
-
-    Parameters
-    ----------
-    n_clients : int
-    model_bytes : int
-        Size of one model on the wire.
-    """
+    """Counts traffic and selections of a run; `model_bytes` is the size of one model sent."""
 
     def __init__(self, n_clients: int, model_bytes: int) -> None:
         self._model_bytes = model_bytes
@@ -36,14 +29,14 @@ class Meter:
         failed: np.ndarray,
         models_sent: int,
         with_losses: bool,
-        n_spoilt: int = 0,
+        n_diverged: int = 0,
     ) -> dict[str, Any]:
-        """Take in one round and return its part of the record.
+        """Count one round and return its part of the record.
 
         ``downlink`` and ``uplink`` are bytes of this round, the probe's included;
         ``probe_bytes`` is the part that would not have been sent without the probe. A
-        client that drops out has downloaded but not uploaded; one of the `n_spoilt` whose
-        model diverged has uploaded it for nothing. ``entropy`` is that of the
+        client that drops out has downloaded but not uploaded; one of the `n_diverged` whose
+        model diverged has uploaded it too. ``entropy`` is that of the
         shares of all picks so far, in nats: log(n_clients) when all were picked alike.
         """
         picked = selection.clients
@@ -59,7 +52,7 @@ class Meter:
             "failed": failed.tolist(),
             "warmup": bool(selection.warmup),
             "downlink": downloads * self._model_bytes,
-            "uplink": (reported.size + n_spoilt) * upload + probed.size * SCALAR,
+            "uplink": (reported.size + n_diverged) * upload + probed.size * SCALAR,
             "probed": int(probed.size),
             "probe_bytes": probe_bytes,
             "covered": int((self._times_picked > 0).sum()),
@@ -87,7 +80,7 @@ class Meter:
         return {"times_picked": self._times_picked.copy(), "labels": self._labels}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self._times_picked = state["times_picked"].copy()
         self._labels = state["labels"]
 

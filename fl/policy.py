@@ -1,4 +1,4 @@
-"""The selection policy of a run: built from its settings, with its uniform warm-up."""
+"""Settings and federation in, the selector of each round out: warm-up, then the policy."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import cvrcore
-from cvrcore._validation import Float
 from cvrcore.features import FeatureMap, Model
 from cvrcore.selectors import policy_class
 
@@ -18,11 +18,13 @@ from .data import Federation
 from .flat import Vector
 from .streams import Streams
 
+Rows = NDArray[np.floating[Any]]
+
 
 class Policy:
-    """Which selector serves in which round.
+    """Chooses the selector of each round.
 
-    A policy is given those facts of the federation that its constructor names:
+    A policy is given the facts of the federation that its constructor names:
     ``n_features`` and ``initial`` (what it watches of the models), ``label_counts``.
 
     Parameters
@@ -60,16 +62,16 @@ class Policy:
             if "initial" in names and config.features == "model":
                 options["initial"] = self.features.extract(initial)
         if "label_counts" in names:
-            # Regression has no classes: with a single one, balance says nothing about anybody.
+            # Regression has no classes: one class for all makes every client balanced.
             counts = federation.label_counts if federation.n_classes else federation.sizes[:, None]
             options["label_counts"] = counts
         options |= dict(config.options)
         self._uniform: cvrcore.Selector | None = None
         if self._warmup and "warmup" in names:
-            options["warmup"] = self._warmup  # its own warm-up makes the same draws
+            options["warmup"] = self._warmup  # the policy's own warm-up makes the same draws
         elif self._warmup and config.policy != "uniform":
             self._uniform = self._make("uniform", config.n_select, {})
-        # After a warm-up that is not its own, a stream of its own: no draw is made twice.
+        # A policy that follows a uniform selector has its own stream: no draw is repeated.
         key = () if self._uniform is None else (1,)
         self._chosen = self._make(config.policy, config.n_select, options, key)
 
@@ -83,16 +85,16 @@ class Policy:
         """Bytes of all arrays that its selectors hold at present."""
         return self._chosen.nbytes + (0 if self._uniform is None else self._uniform.nbytes)
 
-    def rows(self, models: Sequence[Model], sent: Sequence[Model]) -> Float:
+    def rows(self, models: Sequence[Model], sent: Sequence[Model]) -> Rows:
         """Return the watched coordinates of models, or of what they changed of those sent."""
         assert self.features is not None
-        rows: Float = self.features.extract_all(models)
+        rows: Rows = self.features.extract_all(models)
         return rows - self.features.extract_all(sent) if self._of_updates else rows
 
-    def in_round(self, t: int) -> cvrcore.Selector:
-        """Return the selector of round `t`, counted from 0.
+    def in_round(self) -> cvrcore.Selector:
+        """Return the selector of the next round.
 
-        A round in which nobody was reachable does not count towards the warm-up.
+        A round in which no client was reachable does not count towards the warm-up.
         """
         if self._uniform is not None and self._uniform.round < self._warmup:
             return self._uniform
@@ -104,7 +106,7 @@ class Policy:
         return {"chosen": self._chosen.state_dict(), "uniform": uniform}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self._chosen.load_state_dict(state["chosen"])
         if self._uniform is not None:
             self._uniform.load_state_dict(state["uniform"])

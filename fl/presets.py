@@ -1,4 +1,4 @@
-"""The methods and settings of the paper's tables, by name."""
+"""Names of methods, data sets and presets in, settings of a run out."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any, Literal
 from cvrcore.selectors import POLICIES
 
 from .config import (
-    PRESET_NAMES,
     AlgorithmConfig,
     ConfigError,
     DataConfig,
     Options,
     RunConfig,
     SelectionConfig,
-    nearest,
 )
+from .settings import look_up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,15 +74,15 @@ ABLATIONS = {
 }
 
 #: Our own preset, not the paper's method: chosen on digits and on seeds 0 to 4 of MNIST, before
-#: `fl.reproduce.holdout` was run; see docs/results.md.
+#: the experiment ``holdout`` was run; see docs/results.md.
 STEADY = "cvr-steady"
 
 #: Beyond the paper: one part at a time, then together. All ours but FedVARP and MIFA.
-#: A draw in which chances differ goes with an aggregator that divides by them: by size that is
-#: coalition-mass, for ``alpha_k / pi_k`` is then the mass of the coalition, and by Neyman's rule
-#: it is importance. With the paper's sizes his draw is truly alone, and biased: whoever is
-#: likelier to be picked counts no less for it. His places need fewer coalitions than P, so
-#: that "counted" has two parts, and "eigengap" the first of them.
+#: A draw with unequal chances needs an aggregator that divides by them: coalition-mass for the
+#: draw by size, where ``alpha_k / pi_k`` is the mass of the coalition, importance for Neyman's
+#: draw. With the paper's sizes Neyman's draw is alone, and biased: a client that is likelier to
+#: be picked counts no less. Neyman's places need fewer coalitions than P, so that "counted" has
+#: two parts, and "eigengap" the first of them.
 BEYOND = {
     "fedavg-importance": Method(aggregator="importance"),
     "fedavg-memory": Method(aggregator="memory"),
@@ -106,29 +105,23 @@ BEYOND = {
 
 METHODS: Mapping[str, Method] = {**TABLE, **ABLATIONS, **BEYOND}
 
-_IMAGES = ("mnist", "fashion-mnist", "cifar10", "cifar100")
-_DATASETS = ("digits", *_IMAGES, "synthetic", "regression")
-_CIFAR = ("cifar10", "cifar100")
+_DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic", "regression")
 #: Digits has 1797 samples in all: at the paper's step length it would hardly move.
-_DIGITS = {"training__lr": 0.1, "training__batch_size": 10, "data__n_clients": 50}
+_OWN = {"digits": {"training__lr": 0.1, "training__batch_size": 10, "data__n_clients": 50}}
 
 #: Settings of each preset and data set that differ from `RunConfig`'s defaults.
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "paper": {
         name: {
-            "rounds": 200 if name in ("mnist", "fashion-mnist") else 100,
-            "selection__n_features": 300 if name in _CIFAR else None,
-            **(_DIGITS if name == "digits" else {}),
+            "rounds": 200 if name.endswith("mnist") else 100,
+            "selection__n_features": 300 if name.startswith("cifar") else None,
+            **_OWN.get(name, {}),
         }
         for name in _DATASETS
     },
     "scripts": {
-        name: {
-            "rounds": 200,
-            "training__batch_size": 32,
-            "selection__n_features": 300,
-            **(_DIGITS if name == "digits" else {}),
-        }
+        name: {"rounds": 200, "training__batch_size": 32, "selection__n_features": 300}
+        | _OWN.get(name, {})
         for name in _DATASETS
     },
 }
@@ -161,9 +154,7 @@ def make_config(
     >>> make_config("mnist", "fedcvr-bolt", rounds=20).selection.policy
     'fedcvr-bolt'
     """
-    if preset not in PRESET_NAMES:
-        raise ConfigError(f"preset must be one of {', '.join(PRESET_NAMES)}, got {preset!r}")
-    settings = _look_up(dataset, PRESETS[preset], "dataset")
+    settings = look_up(dataset, look_up(preset, PRESETS, "preset"), "dataset")
     chosen = find_method(method)
     options = dict(chosen.policy_options)
     if chosen.policy == "fedcvr-bolt":
@@ -193,24 +184,14 @@ def find_method(name: str) -> Method:
         return METHODS[name]
     base, plus, policy = name.partition("+")
     if plus:
-        merging: Method = _look_up(base, METHODS, "method")
-        _look_up(policy, POLICIES, "policy")
+        merging: Method = look_up(base, METHODS, "method")
+        look_up(policy, POLICIES, "policy")
         return dataclasses.replace(merging, policy=policy, policy_options={})
     if name in POLICIES:
         return Method(policy=name)
     others = (policy for policy in POLICIES if policy not in METHODS)
-    raise _unknown(name, [*METHODS, *others], "method")
-
-
-def _look_up(name: str, table: Mapping[str, Any], what: str) -> Any:
-    if name not in table:
-        raise _unknown(name, list(table), what)
-    return table[name]
-
-
-def _unknown(name: str, known: list[str], what: str) -> ConfigError:
-    hint = nearest(name, known)
-    return ConfigError(f"{what} must be one of {', '.join(known)}; got {name!r}{hint}")
+    found: Method = look_up(name, {**METHODS, **dict.fromkeys(others)}, "method")
+    return found
 
 
 def resolve(file: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
@@ -234,7 +215,7 @@ def resolve(file: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
     base = make_config(**named)
     known = {**file, "method": named["method"], "preset": named["preset"]}
     if file.get("method", named["method"]) != named["method"]:
-        # What the file says of its own method does not describe the one asked for.
+        # Settings of the file's own method do not describe the requested method.
         for own in ("algorithm", "aggregator", "aggregator_options"):
             known.pop(own, None)
         if isinstance(known.get("selection"), Mapping):
@@ -253,9 +234,9 @@ def _word(table: Any, key: str, default: str) -> str:
     return value
 
 
-def _merged(base: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
-    for key, value in news.items():
+    for key, value in changes.items():
         both = isinstance(merged.get(key), Mapping) and isinstance(value, Mapping)
         merged[key] = _merged(merged[key], value) if both else value
     return merged

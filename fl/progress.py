@@ -1,4 +1,4 @@
-"""Live progress of a run in the terminal."""
+"""Records of rounds in, a progress bar in the terminal out."""
 
 from __future__ import annotations
 
@@ -16,41 +16,35 @@ from .history import Record
 def live_progress(
     config: RunConfig, done: int = 0, console: Console | None = None
 ) -> Iterator[Callable[[Record], None]]:
-    """Show a bar with the latest metrics; yields what to call after each round.
+    """Show a bar with the latest metrics; yield the function to call after each round.
 
-    Parameters
-    ----------
-    config : RunConfig
-    done : int
-        Rounds that were there already.
-    console : Console, optional
-        Default: standard error, so that standard output stays clean for results.
+    `done` counts the rounds of a continued run. The default `console` is standard error, so
+    that standard output has nothing but results.
     """
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[news]}"),
+        TextColumn("{task.fields[metrics]}"),
     )
     label = f"{config.method} on {config.data.dataset}, seed {config.seed}"
     with Progress(*columns, console=console or Console(stderr=True)) as bar:
-        task = bar.add_task(label, total=config.rounds, completed=done, news="")
+        task = bar.add_task(label, total=config.rounds, completed=done, metrics="")
 
-        def tell(record: Record) -> None:
-            news = _news(record)
-            if news:
-                bar.update(task, news=news)
+        def update(record: Record) -> None:
+            if metrics := _metrics(record):
+                bar.update(task, metrics=metrics)
             bar.update(task, completed=record["round"])
 
-        yield tell
+        yield update
 
 
-def _news(record: Record) -> str:
+def _metrics(record: Record) -> str:
     """Return the latest metrics; an empty string if this round has none."""
     for name in ("accuracy", "mse"):
         if record.get(name) is not None:
             loss = record.get("loss")
             tail = "" if loss is None else f", loss {loss:.3f}"
             return f"{name} {record[name]:.4f}{tail}"
-    return "nobody available" if record.get("skipped") else ""
+    return "no client available" if record.get("skipped") else ""

@@ -1,9 +1,10 @@
-"""All samples of a federation, ordered by client so that each client is one slice."""
+"""A federation in, tensors ordered by client out: each client is one slice."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,16 +13,14 @@ if TYPE_CHECKING:
     from .data import Federation
 
 
+TENSORS = ("x_train", "y_train", "x_test", "y_test")
+
+
 @dataclasses.dataclass(frozen=True)
 class ClientSamples:
     """Tensors of both splits; client k owns rows ``starts[k] .. starts[k + 1] - 1``.
 
-    Attributes
-    ----------
-    x_train, y_train, x_test, y_test : torch.Tensor
-    train_starts, test_starts : ndarray of int64, shape (n_clients + 1,)
-    n_classes : int
-        0 means regression.
+    Starts are int64 of shape (n_clients + 1,); `n_classes` is 0 in regression.
     """
 
     x_train: torch.Tensor
@@ -40,6 +39,16 @@ class ClientSamples:
         return cls(
             x_train, y_train, x_test, y_test, train_starts, test_starts, federation.n_classes
         )
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> ClientSamples:
+        """Build the samples from what `arrays` returned."""
+        tensors = {name: torch.from_numpy(arrays[name]) for name in TENSORS}
+        return cls(**{**arrays, **tensors, "n_classes": int(arrays["n_classes"])})
+
+    def arrays(self) -> dict[str, Any]:
+        """Return all fields as arrays and plain values, to be sent to another process."""
+        return {**vars(self), **{name: getattr(self, name).numpy() for name in TENSORS}}
 
     @property
     def regression(self) -> bool:

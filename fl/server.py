@@ -1,4 +1,4 @@
-"""The server of a federation: everything that one round needs, and its state."""
+"""Settings in, records of rounds out: the server of a federation, and its state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 import cvrcore
 from cvrcore.aggregators import AGGREGATORS, Aggregator, make_aggregator
 
-from .algorithms import Setting, make_algorithm
+from .algorithms import Resources, RoundUpdates, make_algorithm
 from .availability import Availability
 from .config import ConfigError, RunConfig
 from .data import Federation, load_federation
@@ -32,7 +32,7 @@ from .training import Update
 
 
 class Server:
-    """One federation, ready to go round by round; use it as a context manager.
+    """One federation, trained round by round; use it as a context manager.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Server:
     federation : Federation, optional
         Samples already at hand.
     folder : path, optional
-        Where an aggregator may keep what memory cannot hold.
+        Where an aggregator may keep arrays that are too large for memory.
     """
 
     def __init__(
@@ -52,20 +52,17 @@ class Server:
         self.config = config
         self._folder = folder
         self.streams = Streams(config.seed)
-        federation = federation or _load(config, self.streams)
+        if federation is None:
+            seed = self.streams.integer("partition")
+            federation = load_federation(**vars(config.data), seed=seed)
         self.samples = ClientSamples.of(federation)
         self.weights = federation.sizes.astype(np.float64)
         self.model = config.model or DEFAULT_MODEL[federation.name]
         self.layout = Layout.of(self._module(0))
         self._clock: dict[str, float] = {}
 
-        job = Job(
-            self.model,
-            self.samples.in_shape,
-            federation.n_classes,
-            config.training,
-            config.seed,
-        )
+        shape, n_classes = self.samples.in_shape, federation.n_classes
+        job = Job(self.model, shape, n_classes, config.training, config.seed)
         self.engine = make_engine(config.engine, job, self.samples, self._work())
         try:
             self._prepare(federation)
@@ -77,19 +74,18 @@ class Server:
         config = self.config
         self.algorithm = make_algorithm(
             config.algorithm,
-            Setting(
-                engine=self.engine,
-                samples=self.samples,
-                weights=self.weights,
-                layout=self.layout,
-                streams=self.streams,
-                fresh=self._fresh,
-                aggregator=self._aggregator,
+            Resources(
+                self.engine,
+                self.samples,
+                self.weights,
+                self.layout,
+                self.streams,
+                self._initial_model,
+                self._aggregator,
             ),
         )
-        self.policy = Policy(
-            config.selection, federation, self.layout.split(self._fresh(0)), self.streams
-        )
+        initial = self.layout.split(self._initial_model(0))
+        self.policy = Policy(config.selection, federation, initial, self.streams)
         self.availability = Availability(config.availability, len(self.weights), self.streams)
         self.meter = Meter(len(self.weights), self.layout.size * self.algorithm.models.itemsize)
         self.facts: Record = {
@@ -107,44 +103,47 @@ class Server:
     # -- one round ---------------------------------------------------------------
 
     def round(self, t: int) -> Record:
-        """Go through round `t`, counted from 0, and return its record."""
+        """Run round `t`, counted from 0, and return its record."""
         self._clock = {}
         with self._timed("round"):
-            here = self.availability.reachable(t) & (self.weights > 0)
-            record = self._train(t, here) if here.any() else {"available": 0, "skipped": True}
+            reachable = self.availability.reachable(t) & (self.weights > 0)
+            record: Record = {"available": 0, "skipped": True}
+            if reachable.any():
+                record = self._train(t, reachable)
             if (t + 1) % self.config.eval_every == 0 or t + 1 == self.config.rounds:
                 with self._timed("evaluate"):
                     record |= self.evaluate()
         return {"round": t + 1, **record, TIMING: self._clock}
 
-    def _train(self, t: int, here: np.ndarray) -> Record:
-        selector, algorithm = self.policy.in_round(t), self.algorithm
-        probed, losses = self._probe(selector, here)
+    def _train(self, t: int, reachable: np.ndarray) -> Record:
+        selector, algorithm = self.policy.in_round(), self.algorithm
+        probed, losses = self._probe(selector, reachable)
         with self._timed("select"):
-            selection = selector.select(here, losses)
-        gone = self.availability.dropped(t)[selection.clients]
-        clients = selection.clients[~gone]
+            selection = selector.select(reachable, losses)
+        dropped = self.availability.dropped(t)[selection.clients]
+        clients = selection.clients[~dropped]
         with self._timed("train"):
-            sent, starts = algorithm.models_sent, algorithm.starts(clients, t)
+            sent, starts = algorithm.models_sent, algorithm.starts(clients)
             tasks = [
                 TrainTask(int(k), t, int(start), algorithm.mu, selector.loss_statistic)
                 for k, start in zip(clients, starts, strict=True)
             ]
             answers = self.engine.train(algorithm.models, tasks)
-        # What diverged is as good as lost: one NaN in an average is NaN for ever.
-        back = np.array([a is not None and _is_finite(a) for a in answers], bool)
-        updates = [a for a, is_back in zip(answers, back, strict=True) if a and is_back]
-        reported, vectors = clients[back], [update.vector for update in updates]
+        # A model that diverged counts as a failure: one NaN would stay in the average.
+        valid = np.array([a is not None and _is_finite(a) for a in answers], bool)
+        updates = [a for a, is_valid in zip(answers, valid, strict=True) if a and is_valid]
+        reported, starts_reported = clients[valid], starts[valid]
         failed = np.setdiff1d(selection.clients, reported)
         with self._timed("select"):
-            news = self._news(selector, reported, updates, starts[back])
-            selector.observe(reported, failed=failed, **news)
+            report = self._report(selector, reported, updates, starts_reported)
+            selector.observe(reported, failed=failed, **report)
         with self._timed("merge"):
-            algorithm.merge(selection, reported, starts[back], vectors)
+            vectors = [update.vector for update in updates]
+            algorithm.merge(RoundUpdates(selection, reported, starts_reported, vectors))
         wants_losses = selector.loss_statistic is not None
-        spoilt = sum(a is not None for a in answers) - reported.size
+        n_diverged = sum(a is not None for a in answers) - reported.size
         record = self.meter.round(
-            selection, here, probed, reported, failed, sent, wants_losses, spoilt
+            selection, reachable, probed, reported, failed, sent, wants_losses, n_diverged
         )
         record["selector_bytes"] = self.policy.nbytes
         if algorithm.memory_bytes:
@@ -154,38 +153,38 @@ class Server:
         return record
 
     def _probe(
-        self, selector: cvrcore.Selector, here: np.ndarray
+        self, selector: cvrcore.Selector, reachable: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Ask the clients whose loss the policy wants to know first."""
+        """Measure the losses of the clients that the policy probes before it selects."""
         with self._timed("select"):
-            asked = selector.probe(here)
-        if asked is None:
+            probed = selector.probe(reachable)
+        if probed is None:
             return np.empty(0, dtype=np.int64), None
         with self._timed("probe"):
             model = self.algorithm.models
             if len(model) > 1:
                 model = self.algorithm.consensus(self.algorithm.deployment())[None]
-            losses = training_losses(self.engine, self.samples, model, asked)[:, 0]
-        return asked, np.where(np.isfinite(losses), losses, np.nan)
+            losses = training_losses(self.engine, self.samples, model, probed)[:, 0]
+        return probed, np.where(np.isfinite(losses), losses, np.nan)
 
-    def _news(
+    def _report(
         self,
         selector: cvrcore.Selector,
         reported: np.ndarray,
-        updates: list[Any],
+        updates: list[Update],
         starts: np.ndarray,
     ) -> dict[str, Any]:
-        """Return what the policy is told of those that came back."""
-        news: dict[str, Any] = {}
+        """Return the models, losses and durations of reporting clients that the policy uses."""
+        report: dict[str, Any] = {}
         if self.policy.features is not None:
             models = [self.layout.split(update.vector) for update in updates]
             sent = [self.layout.split(model) for model in self.algorithm.models]
-            news["models"] = self.policy.rows(models, [sent[start] for start in starts])
+            report["models"] = self.policy.rows(models, [sent[start] for start in starts])
         if selector.loss_statistic is not None:
-            news["losses"] = np.array([u.loss for u in updates], dtype=np.float64)
+            report["losses"] = np.array([u.loss for u in updates], dtype=np.float64)
         if self.config.simulate_time:
-            news["durations"] = self.weights[reported] * self.config.training.epochs
-        return news
+            report["durations"] = self.weights[reported] * self.config.training.epochs
+        return report
 
     def evaluate(self) -> Record:
         """Return the metrics of the present models."""
@@ -213,7 +212,7 @@ class Server:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.policy.load_state_dict(state["policy"])
         self.algorithm.load_state_dict(state["algorithm"])
         self.meter.load_state_dict(state["meter"])
@@ -236,7 +235,7 @@ class Server:
         except (TypeError, ValueError) as error:
             raise ConfigError(f"aggregator: {error}") from error
 
-    def _fresh(self, j: int) -> Vector:
+    def _initial_model(self, j: int) -> Vector:
         parameters = [p.detach().reshape(-1) for p in self._module(j).parameters()]
         vector: Vector = torch.cat(parameters).numpy()
         return vector
@@ -260,29 +259,12 @@ class Server:
             self._clock[name] = self._clock.get(name, 0.0) + spent
 
 
-def _load(config: RunConfig, streams: Streams) -> Federation:
-    data = config.data
-    return load_federation(
-        data.dataset,
-        n_clients=data.n_clients,
-        partition=data.partition,
-        alpha=data.alpha,
-        shards_per_client=data.shards_per_client,
-        test_fraction=data.test_fraction,
-        min_size=data.min_size,
-        data_dir=data.data_dir,
-        download=data.download,
-        seed=streams.integer("partition"),
-        options=dict(data.options),
-    )
-
-
 def _finite(value: Any) -> Any:
     """Return None for a metric that is not a number: JSON knows no NaN."""
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _is_finite(update: Update) -> bool:
-    """Return whether a client's model, and the loss it reports if it does, are numbers."""
+    """Return whether a client's model, and its loss if it reports one, are finite."""
     known = update.loss is None or bool(np.isfinite(update.loss))
     return known and bool(np.isfinite(update.vector).all())

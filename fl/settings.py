@@ -21,6 +21,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def look_up(name: str, table: Mapping[str, Any], what: str) -> Any:
+    """Return ``table[name]``; ConfigError names the known keys and the nearest one."""
+    if name not in table:
+        known = ", ".join(table)
+        raise ConfigError(f"{what} must be one of {known}; got {name!r}{nearest(name, table)}")
+    return table[name]
+
+
 def unknown(name: str, known: Iterable[str], where: str) -> str:
     """Return the message for a setting that does not exist."""
     prefix = f"{where}." if where else ""
@@ -59,6 +67,10 @@ def _typed(value: Any, hint: Any, path: str) -> Any:
         return one_of(value, path, typing.get_args(hint))
     if type(None) in kinds and value is None:
         return None
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{path} must be a list, got {value!r}")
+        return tuple(_typed(entry, typing.get_args(hint)[0], path) for entry in value)
     if typing.get_origin(kinds[0]) is not None:  # Options
         if not isinstance(value, Mapping):
             raise ConfigError(f"{path} must be a table of options, got {value!r}")

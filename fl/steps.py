@@ -1,4 +1,4 @@
-"""One step of plain SGD on one batch, in place on a flat model.
+"""A batch in, one step of plain SGD out, in place on a flat model.
 
 Two kinds. `DenseStep` writes out the gradient of a stack of linear layers and adds it to the
 weights inside the same matrix product; `AutogradStep` serves every other module. Both make
@@ -30,18 +30,14 @@ class Step(abc.ABC):
 
     @abc.abstractmethod
     def targets(self, y: torch.Tensor, n_classes: int) -> torch.Tensor:
-        """Return `y` in the form that calls want, one row per sample."""
+        """Return `y` in the form that calls expect, one row per sample."""
 
     @abc.abstractmethod
     def begin(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Make ready for steps on samples of `x`.
+        """Prepare steps on samples of `x`.
 
-        Returns
-        -------
-        x : torch.Tensor
-            The samples in the form that calls want.
-        vector : torch.Tensor
-            The parameters that the steps will move, flat and writable.
+        Returns the samples in the form that calls expect, and the parameters that the steps
+        will move, flat and writable.
         """
 
     @abc.abstractmethod
@@ -110,7 +106,7 @@ class DenseStep(Step):
         self._vector, self.weights, self.biases = vector, views[0::2], views[1::2]
 
     def begin(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Make ready for steps on samples of `x`: find the inputs that matter."""
+        """Prepare steps on samples of `x`: find the inputs that are not always 0."""
         x = x.flatten(1)
         first = self.model.views[0]
         used = torch.from_numpy(x.numpy().any(axis=0))  # five times faster than torch's
@@ -179,8 +175,7 @@ def pool_first(module: nn.Module) -> nn.Module:
     """Return `module` with each ReLU that precedes a max-pool put after it.
 
     The same function with the same gradient, since both are monotone, but the ReLU sees a
-    quarter of the numbers. Layers are shared with `module`; other modules come back as they
-    are.
+    quarter of the numbers. Layers are shared with `module`; other modules are returned unchanged.
     """
     if not isinstance(module, nn.Sequential):
         return module

@@ -1,9 +1,9 @@
-"""The folder of a run: its settings, one line per round, a checkpoint.
+"""Records of rounds in, the folder of a run out: settings, one line per round, a checkpoint.
 
 ``config.json`` and ``facts.json`` are written first; ``rounds.jsonl`` grows by a line each
 round; ``checkpoint.npz`` is replaced every few rounds; ``summary.json`` comes last. A run
-killed at any moment continues from its checkpoint: lines past it, whole or broken, are cut
-off and worked out again.
+killed at any moment continues from its checkpoint: later lines, whole or broken, are cut off,
+and their rounds run again.
 """
 
 from __future__ import annotations
@@ -14,16 +14,12 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from cvrcore.state import load_state, save_state
 
-from .config import ConfigError, RunConfig
+from .config import FREE_SETTINGS, ConfigError, RunConfig
 from .history import History, Record
-
-#: Settings that may differ when a run is continued: they change no result.
-_FREE = ("engine", "checkpoint_every", "data.data_dir", "data.download")
 
 
 class StoreError(RuntimeError):
@@ -51,7 +47,7 @@ class RunStore:
         self._fresh = self._begun = False  # config.json is ours; a round was written
         with self._reported("opened"):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._refuse_strangers()
+            self._refuse_other_files()
             self._lock = _lock(self.folder / ".lock")
             try:
                 self._claim(resume)
@@ -81,7 +77,7 @@ class RunStore:
                         f"{path} holds {len(records)} of the {wanted} rounds before its "
                         "checkpoint; delete the folder to run again"
                     )
-            if len(records) < self._config.rounds:  # else a later reader would trust it
+            if len(records) < self._config.rounds:  # a summary means that a run is complete
                 (self.folder / "summary.json").unlink(missing_ok=True)
             kept = sum(len(line) + 1 for line in lines[:wanted]) if state else 0
             self._rounds = path.open("r+b" if path.exists() else "w+b")
@@ -114,7 +110,7 @@ class RunStore:
         self._write("summary.json", summary)
 
     def close(self) -> None:
-        """Close the files and let others use the folder."""
+        """Close the files and release the folder."""
         try:
             if self._rounds is not None:
                 with self._reported("written"):
@@ -125,34 +121,29 @@ class RunStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.close()
         except StoreError:
             if error is None:
-                raise  # else what came first says more
+                raise  # else the first error says more
         if error is not None and self._fresh and not self._begun:
             self._withdraw()
 
     def _withdraw(self) -> None:
-        """Remove what this run made before it failed: a corrected one may use the folder."""
+        """Remove the files of a run that failed before its first round."""
         for name in ("config.json", "facts.json", "rounds.jsonl", ".lock"):
             (self.folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # something else is in it
             self.folder.rmdir()
 
-    def _refuse_strangers(self) -> None:
-        """Touch nothing in a folder that holds something other than a run."""
+    def _refuse_other_files(self) -> None:
+        """Refuse a folder that holds files other than those of a run; change nothing in it."""
         names = sorted(path.name for path in self.folder.iterdir())
         ours = [name for name in names if name == ".lock" or name.endswith(".part")]
         if "config.json" not in names and len(names) > len(ours):
-            stranger = next(name for name in names if name not in ours)
-            raise StoreError(f"{self.folder} must be empty or hold a run, got {stranger!r}")
+            other = next(name for name in names if name not in ours)
+            raise StoreError(f"{self.folder} must be empty or hold a run, got {other!r}")
 
     def _claim(self, resume: bool) -> None:
         path = self.folder / "config.json"
@@ -242,7 +233,7 @@ def refuse_another(folder: Path, config: RunConfig) -> None:
 
 def _first_difference(ours: Any, theirs: Any, path: str = "") -> str:
     """Name the first setting that differs, or return an empty string."""
-    if path in _FREE:
+    if path in FREE_SETTINGS:
         return ""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for key in sorted(ours.keys() | theirs.keys()):

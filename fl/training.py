@@ -1,4 +1,4 @@
-"""What one client does with its samples: train a model, or measure its loss."""
+"""A model and the samples of one client in; the trained model, or its losses, out."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .flat import FlatModule, Vector
 from .samples import ClientSamples
 from .steps import make_step, pool_first
 
-#: Samples in one forward pass: fixed, so that results do not depend on who measures, and
-#: few enough for a convolution's output to stay in cache.
-CHUNK = 200
+#: Samples in one forward pass: fixed, so that results do not depend on the engine, and few
+#: enough for a convolution's output to stay in cache.
+FORWARD_BATCH = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,19 +75,11 @@ class LocalTrainer:
         mu: float = 0.0,
         statistic: str | None = None,
     ) -> Update:
-        """Run local SGD from `vector` on the training samples of `client`.
+        """Run local SGD from `vector`, the model received, on the samples of `client`.
 
-        Parameters
-        ----------
-        vector : ndarray
-            The model received; not written to.
-        client : int
-        stream : SeedSequence
-            Decides the order of the samples in each epoch.
-        mu : float
-            Weight of FedProx's proximal term, anchored at `vector`.
-        statistic : {None, "mean", "rms"}
-            Which loss of the received model over the training samples to report.
+        `stream` decides the order of the samples in each epoch; `mu` is the weight of
+        FedProx's proximal term, anchored at `vector`; `statistic`, "mean" or "rms", is the
+        loss of the received model over the training samples to report.
         """
         begin, end = self.samples.train_range(client)
         loss = None
@@ -132,19 +124,19 @@ class LocalTrainer:
         x, y = self.samples.split(split)
         values = np.empty(end - begin, dtype=np.float32)
         hits = np.zeros(end - begin, dtype=bool)
-        for a in range(begin, end, CHUNK):
-            b = min(a + CHUNK, end)
+        for a in range(begin, end, FORWARD_BATCH):
+            b = min(a + FORWARD_BATCH, end)
             inputs, wanted = x[a:b], y[a:b]
             if self._convolves:
                 inputs = inputs.contiguous(memory_format=torch.channels_last)
             output = self._forward(inputs)
-            here = slice(a - begin, b - begin)
+            batch = slice(a - begin, b - begin)
             if self.samples.regression:
                 wrong = (output.reshape(b - a, -1) - wanted.reshape(b - a, -1)).square_()
-                values[here] = wrong.mean(1).numpy()
+                values[batch] = wrong.mean(1).numpy()
             else:
-                values[here] = F.cross_entropy(output, wanted, reduction="none").numpy()
-                hits[here] = (output.argmax(1) == wanted).numpy()
+                values[batch] = F.cross_entropy(output, wanted, reduction="none").numpy()
+                hits[batch] = (output.argmax(1) == wanted).numpy()
         return Losses(values, hits)
 
 

@@ -7,7 +7,8 @@ os.environ["CVRCORE_NUMBA_CACHE"] = "0"
 
 from builds import BUILDS, load_kernels
 
-from cvrcore import CoalitionSelector, _backend
+from cvrcore import CoalitionSelector
+from cvrcore.kernels import dispatch
 from cvrcore.selectors import BUILT_IN
 
 # The suite with another storage: `make test-matrix` sets it.
@@ -36,7 +37,7 @@ def backend(request, monkeypatch):
     else:
         build = "numba"
     for name, kernel in load_kernels(build).items():
-        monkeypatch.setitem(_backend.__dict__, name, kernel)
+        monkeypatch.setitem(dispatch.__dict__, name, kernel)
     return request.param
 
 

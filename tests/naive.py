@@ -1,6 +1,6 @@
-"""Plain NumPy twins: slow, obvious, independent.
+"""Reference implementations in plain NumPy: slow, obvious, independent.
 
-Nothing here imports cvrcore: a shared helper would share its bug.
+This module does not import cvrcore: a shared helper would share its bugs.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ def influence(models, kernel="rbf", gamma=1.0):
 
 
 def embedding(a, n_coalitions):
-    """Leading eigenvectors of the random walk, constant one included."""
+    """Return leading eigenvectors of the random walk, with the constant one."""
     degrees = a.sum(axis=1)
     root = np.sqrt(degrees)
     values, vectors = np.linalg.eigh(a / np.outer(root, root))
@@ -124,5 +124,5 @@ def folded(base, history):
 
 
 def same_partition(a, b):
-    """Equal up to renaming of labels."""
+    """Return whether two partitions are equal up to renaming of labels."""
     return len(set(zip(a.tolist(), b.tolist(), strict=True))) == len(set(a)) == len(set(b))

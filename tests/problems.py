@@ -2,6 +2,9 @@
 
 import numpy as np
 
+from cvrcore.covariance.pairs import Pairs
+from cvrcore.kernels import dispatch
+
 
 def planted_models(n_clients, n_features, n_groups, rng, spread=0.3):
     """Models around a few random centres, and the group of each."""
@@ -25,3 +28,30 @@ def play(selector, rng, n_rounds):
         selector.observe(picked.clients, rng.normal(size=(len(picked), selector.n_features)))
         clients.append(picked.clients)
     return clients
+
+
+def append(store, residual, rate):
+    """Take one step of a covariance store: ``C <- (1 - rate) C + rate r r^T``."""
+    target = store.open(rate)
+    target.block[target.place] = residual * store.dtype.type(target.weight)
+    store.close(target)
+
+
+def entries(store, representative):
+    """Return ``C_kj / scale`` of a store for each client k and its representative j, (K, D).
+
+    Rows of representatives, and of clients without one (-1), are arbitrary.
+    """
+    coalitions = np.where(representative < 0, store.n_clients, representative)
+    pairs = Pairs.of(coalitions, np.append(np.arange(store.n_clients), -1))
+    store.prepare(pairs)
+    found = store.read(pairs, 0, pairs.clients.size)
+    sums = found.sums
+    if not sums.size:
+        sums = np.full((pairs.clients.size, store.n_features), found.initial, store.dtype)
+    which = (pairs.clients, pairs.others, found.begin)
+    dispatch.add_products(found.block, found.n_used, *which, sums, found.places)
+    store.commit(0, pairs.clients.size)
+    out = np.empty((store.n_clients, store.n_features))
+    out[pairs.clients] = sums[found.places] if found.places.size else sums
+    return out * (store.unit / store.scale)

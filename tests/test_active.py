@@ -89,7 +89,7 @@ def test_uniform_share_survives_rounding_and_inclusion_is_exact():
     assert (np.abs(frequency - expected) < error).all()
 
 
-def test_values_change_only_for_those_that_took_part():
+def test_values_change_only_for_participants():
     selector = swept(ActiveSelector(6, 2, SIZES, 7), LOSSES)
     picked = selector.select()
     reported, failed = picked.clients
@@ -100,7 +100,7 @@ def test_values_change_only_for_those_that_took_part():
     assert_allclose(values, expected, rtol=1e-12)  # the dropped keep theirs too
 
 
-def test_probe_asks_those_without_a_value_again():
+def test_probe_returns_clients_without_a_value():
     selector = ActiveSelector(6, 2, seed=8)
     assert_array_equal(selector.probe([0, 1, 2, 3]), [0, 1, 2, 3])
     selector.select([0, 1, 2, 3], losses=[1.0, np.nan, 2.0, 3.0])
@@ -112,7 +112,7 @@ def test_probe_asks_those_without_a_value_again():
     assert_array_equal(selector.probe(), [6, 7])
 
 
-def test_the_silent_are_drawn_only_for_want_of_others():
+def test_clients_without_an_answer_are_drawn_only_if_too_few_answered():
     selector = ActiveSelector(5, 2, seed=9)
     for _ in range(30):
         selector.probe()

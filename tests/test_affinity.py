@@ -7,7 +7,7 @@ from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel, sigmoid_kerne
 from sklearn.preprocessing import normalize
 
 import cvrcore
-from cvrcore.affinity import KERNELS, Affinity
+from cvrcore.clustering.affinity import KERNELS, Affinity
 
 
 @pytest.mark.parametrize("gamma", [0.3, 1.0, "median"])
@@ -92,6 +92,6 @@ def test_distinct_rows_are_counted_as_they_come_and_go():
     assert not affinity.has_distinct(2)
 
 
-def test_different_rows_of_equal_norm_are_told_apart():
+def test_different_rows_of_equal_norm_count_as_distinct():
     models = np.eye(4)  # offsets from their mean all have the same norm
     assert Affinity(models, "rbf", 1.0).has_distinct(4)

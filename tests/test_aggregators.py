@@ -22,7 +22,7 @@ def selection(coalitions):
     )
 
 
-def test_sizes_is_the_weighted_mean_of_those_that_reported():
+def test_sizes_is_the_weighted_mean_of_reports():
     updates = random_models(3)
     got = make_aggregator("sizes").aggregate(updates[0], updates, [4, 0, 2], WEIGHTS)
     for i, array in enumerate(got):
@@ -49,7 +49,7 @@ def test_coalition_mass_weighs_each_representative_by_its_whole_coalition():
         assert_allclose(array, expected, rtol=1e-12)
 
 
-def test_coalition_mass_drops_a_coalition_that_nobody_reported_for():
+def test_coalition_mass_drops_a_coalition_without_reports():
     updates = random_models(1)
     picked = selection([0, 1, 0, 1, 1, 0])
     got = make_aggregator("coalition-mass").aggregate(updates[0], updates, [3], WEIGHTS, picked)
@@ -67,7 +67,7 @@ def test_coalition_mass_is_sizes_without_coalitions(picked):
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)
-def test_nobody_reported_leaves_the_model_as_it_is(name):
+def test_no_report_leaves_the_model_as_it_is(name):
     (current,) = random_models(1)
     got = make_aggregator(name).aggregate(current, [], [], WEIGHTS, selection([0, 1, 0, 1, 1, 0]))
     for a, b in zip(got, current, strict=True):

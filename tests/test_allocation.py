@@ -7,10 +7,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import cvrcore
-from cvrcore.allocation import FLOOR, expected_distances, neyman_places, size_law
-from cvrcore.counting import eigengap, silhouette
+from cvrcore.clustering.coalition_count import eigengap, silhouette
+from cvrcore.draws.allocation import FLOOR, expected_distances, neyman_places, size_law
+from cvrcore.draws.laws import Groups, probabilities_of
 from cvrcore.features import FeatureMap
-from cvrcore.sampling import Groups, probabilities_of
 
 LABELS = np.array([0, 1, 0, 2, 1, 1, 0, 2, 0, 1])
 WEIGHTS = np.array([5.0, 9, 2, 7, 1, 30, 4, 4, 8, 2])
@@ -22,7 +22,7 @@ def law_of(kind, distances, eligible=EVERYBODY):
     return probabilities_of(size_law(kind, groups, WEIGHTS, distances), groups, 10)
 
 
-def test_distances_are_those_from_the_weighted_mean_of_the_coalition():
+def test_distances_are_from_the_weighted_mean_of_the_coalition():
     rng = np.random.default_rng(0)
     rows, known = rng.normal(size=(10, 4)), EVERYBODY.copy()
     known[[3, 7, 2]] = False  # all of coalition 2, and one of coalition 0
@@ -169,7 +169,7 @@ def test_bad_options_are_refused(options, message):
         cvrcore.CoalitionSelector(10, 3, 5, **options)
 
 
-def test_updates_are_what_models_changed():
+def test_updates_are_models_minus_the_model_sent():
     sent = [np.ones((2, 3)), np.zeros(2)]
     back = [[a + k for a in sent] for k in (1.0, 2.0)]
     watch = FeatureMap.last_layer(sent)

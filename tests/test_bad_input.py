@@ -158,7 +158,7 @@ def test_rejected_report_leaves_the_state_as_it_was(case, n_rounds):
     found.observe(picked.clients, np.ones((2, 3)))  # the round is still open
 
 
-def test_float32_refuses_what_it_cannot_square():
+def test_float32_refuses_rows_whose_squares_overflow():
     found = selector(dtype="float32", seed=0)
     picked = found.select()
     for value in (1e39, 1e20):
@@ -202,7 +202,7 @@ def test_foreign_state_is_refused_and_the_selector_kept():
     assert_equal(found.state_dict(), before)
 
 
-def test_features_name_what_does_not_fit():
+def test_features_name_the_array_that_does_not_fit():
     watched = FeatureMap.last_layer([np.ones((4, 3)), np.ones(4)])
     with pytest.raises(ValueError, match=r"array '0' must have shape \(4, 3\), got \(4, 2\)"):
         watched.extract([np.ones((4, 2)), np.ones(4)])

@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -43,13 +45,13 @@ def test_a_record_survives_its_file(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"rows": [{"name": "x"}]}'])
-def test_what_is_no_record_is_refused(tmp_path, text):
+def test_a_malformed_record_is_refused(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(ValueError, match="is not a record of this bench"):
         load(tmp_path / "a.json")
 
 
-def test_comparison_marks_what_moved_by_more_than_a_tenth():
+def test_comparison_marks_changes_above_a_tenth():
     old = [Row("p", "time", 10.0), Row("p", "ratio", 50.0, sense=">="), Row("p", "same", 1.0)]
     new = [Row("p", "time", 12.0), Row("p", "ratio", 60.0, sense=">="), Row("p", "same", 1.09)]
     marks = {row.name: mark for row, _, _, mark in compare(old, [*new, Row("p", "more", 1.0)])}
@@ -63,6 +65,9 @@ def test_the_command_compares_two_records_without_running(tmp_path, capsys):
     paths = ["--load", str(tmp_path / "new.json"), "--compare", str(tmp_path / "old.json")]
     with pytest.raises(SystemExit) as ended:
         suite.main(paths)
+    assert ended.value.code == 0
+    with pytest.raises(SystemExit) as ended:
+        suite.main([*paths, "--check"])
     assert ended.value.code == 1  # 5 is short of 4
     text = capsys.readouterr().out
     assert "-50 %" in text
@@ -82,7 +87,7 @@ def test_parts_that_were_run_apart_are_joined(tmp_path, capsys):
     assert about == {"cpu": "first"}
 
 
-def test_the_page_keeps_all_but_what_stands_between_the_markers():
+def test_only_text_between_the_markers_is_replaced():
     text = f"before\n{pages.BEGIN}\nold\n{pages.END}\nafter\n"
     found = Found([Row("scale", "peak", 2.5, "GB", "<=", 3.0)])
     filled = pages.filled(text, found, {"cpu": "a \\1 cpu"})
@@ -120,7 +125,7 @@ def test_an_exponent_is_the_power():
     assert exponent(sizes, 3 * sizes**1.7) == pytest.approx(1.7)
 
 
-def test_bytes_touched_grow_with_what_is_kept():
+def test_bytes_touched_grow_with_the_residuals_kept():
     reads, updates = bytes_touched(1000, 50, 10)
     assert reads == 13 * 1000 * 50 * 4 + 5 * 8 * 1000
     assert bytes_touched(1000, 50, 20)[0] - reads == 10 * 1000 * 50 * 4
@@ -147,7 +152,7 @@ def test_cases_run_at_any_size():
     assert len([row for row in beyond.rows if row.must is not None]) == 3
 
 
-def test_the_published_round_learns_what_the_recursion_says():
+def test_the_published_round_follows_the_recursion():
     """C after one update, from residuals taken by hand."""
     server = PublishedRound(6, 5, 2)
     labels, picked = np.array([0, 1] * 3), [0, 1]
@@ -187,7 +192,7 @@ def test_kernels_of_the_covariance_have_a_fraction_of_the_roofline():
     rows = [*covariance_kernels(roof, rng, 60, 1), *score_kernels(roof, rng, 60, 1)]
     assert [row.name.split()[-1] for row in rows] == [
         "fold_block",
-        "add_history",
+        "add_products",
         "advance_moments",
     ]
     assert all(row.value > 0 for row in rows)
@@ -203,3 +208,10 @@ def test_laws_are_a_distance_apart():
 def test_results_are_json(tmp_path):
     save(tmp_path / "a.json", Found([Row("a", "b", float(np.float32(1.5)))]), {})
     assert json.loads((tmp_path / "a.json").read_text())["rows"][0]["value"] == 1.5
+
+
+def test_a_steady_round_stays_readable():
+    """At most 20 files and 4,000 lines, kernels included."""
+    command = [sys.executable, "-m", "bench.reading", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout

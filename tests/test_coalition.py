@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal, assert_equal
 from problems import flat_models, planted_models
 
 import cvrcore
-from cvrcore import _backend
-from cvrcore.selection import draw_selection
+from cvrcore.draws.coalition_draw import draw_selection
+from cvrcore.kernels import dispatch
 
 N_CLIENTS, N_FEATURES, N_SELECT = 30, 7, 5  # "auto" becomes dense after fifteen main rounds
 
@@ -102,7 +102,7 @@ def follow_statelessly(selector, rng, score, rtol):
                 rows,
                 np.array(heard)[first],
                 picked.coalitions,
-                1 / (n_updates + 2) if selector.rate == "decay" else selector.rate,
+                1 / (n_updates + 2) if selector.rule.rate == "decay" else selector.rule.rate,
                 predictor,
                 previous,
             )
@@ -133,15 +133,15 @@ def test_scripts_need_no_covariance_for_their_scores():
 @pytest.mark.parametrize("store", ["dense", "factored"])
 def test_same_selections_on_every_backend_and_any_number_of_threads(monkeypatch, store):
     """Tasks made small, so that every chunked loop really is in chunks."""
-    monkeypatch.setattr("cvrcore.triangles._TASK", 2000)
-    monkeypatch.setattr("cvrcore.estimator.Estimator._chunk", lambda self: 16)
-    monkeypatch.setattr("cvrcore.normalised._CHUNK", 32)
-    monkeypatch.setattr("cvrcore.affinity._CHUNK", 32)
+    monkeypatch.setattr("cvrcore.covariance.packed._TASK", 2000)
+    monkeypatch.setattr("cvrcore.covariance.estimator.Estimator._chunk", lambda self: 16)
+    monkeypatch.setattr("cvrcore.clustering.operators._CHUNK", 32)
+    monkeypatch.setattr("cvrcore.clustering.affinity._CHUNK", 32)
 
     def run(build, threads):
         monkeypatch.setenv("CVRCORE_NUM_THREADS", threads)
         for name, kernel in load_kernels(build).items():
-            monkeypatch.setitem(_backend.__dict__, name, kernel)
+            monkeypatch.setitem(dispatch.__dict__, name, kernel)
         rng = np.random.default_rng(5)
         selector = cvrcore.CoalitionSelector(
             150, 40, 12, warmup=2, seed=1, initial=flat_models(150, 40, rng), store=store
@@ -288,7 +288,7 @@ def test_one_sided_availability_still_fills_every_place():
         selector.observe(picked.clients, rng.normal(size=(len(picked), N_FEATURES)))
 
 
-def test_nobody_reporting_leaves_the_estimator_alone():
+def test_a_round_without_reports_leaves_the_estimator_unchanged():
     selector, rng = make(warmup=0)
     drive(selector, lambda ids: rng.normal(size=(ids.size, N_FEATURES)), 3)
     before, updates = selector.covariance(), selector.updates
@@ -418,7 +418,7 @@ def test_changed_n_select_forms_as_many_coalitions():
 
 
 @pytest.mark.parametrize("store", ["dense", "factored"])
-def test_a_state_shares_nothing_with_what_is_built_from_it(store):
+def test_a_state_shares_no_memory_with_a_selector_built_from_it(store):
     selector, rng = make(warmup=0, store=store)
     drive(selector, lambda ids: rng.normal(size=(ids.size, N_FEATURES)), 11)
     state = selector.state_dict()

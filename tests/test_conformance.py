@@ -10,8 +10,8 @@ from cvrcore import Selection, Selector
 from cvrcore.selectors import BUILT_IN
 from cvrcore.selectors.uniform import UniformSelector
 from cvrcore.testing import ConformanceError, check_selector, selector_checks
+from cvrcore.testing.assertions import difference
 from cvrcore.testing.checks import CHECKS
-from cvrcore.testing.claims import difference
 
 VARIANTS = {
     "power-of-choice": [{}, {"candidates": "uniform", "n_candidates": 4}],
@@ -28,7 +28,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_every_policy_of_ours_conforms(name, options):
+def test_every_built_in_policy_conforms(name, options):
     assert check_selector(name, **options) == [check.name for check in CHECKS]
 
 
@@ -163,7 +163,7 @@ class WantsDurations(Counting):
 class CannotFail(Counting):
     def _learn(self, report):
         if not report.clients.size:
-            raise RuntimeError("nobody came back")
+            raise RuntimeError("no client reported")
         super()._learn(report)
 
 
@@ -187,7 +187,7 @@ class LearnsBeforeItChecks(Counting):
         super().observe(clients, models, losses, durations, failed)
 
 
-class ForgivesStrangers(Counting):
+class AcceptsUnselected(Counting):
     def observe(self, clients, models=None, losses=None, durations=None, failed=()):
         known = np.intersect1d(clients, self._pending.clients) if self._pending else clients
         super().observe(known, failed=[])
@@ -301,7 +301,7 @@ BROKEN = [
     (MistakesTheOrder, "report-order", "must not depend on the order"),
     (WantsUnsaidLosses, "stated-needs", "loss_statistic"),
     (WantsDurations, "stated-needs", "durations must be given"),
-    (CannotFail, "failures", "raised RuntimeError: nobody came back"),
+    (CannotFail, "failures", "raised RuntimeError: no client reported"),
     (ReportsForEver, "one-report", "a second observe of one round must be refused"),
     (CountsQuestions, "abandoned-round", "must be the selector's round"),
     (
@@ -309,7 +309,7 @@ BROKEN = [
         "rejected-calls",
         "leave the state as it was, but state['learned']",
     ),
-    (ForgivesStrangers, "rejected-calls", "the report of a stranger must be refused"),
+    (AcceptsUnselected, "rejected-calls", "the report of a client not selected must be refused"),
     (DoesNotGrow, "resize", "raised IndexError"),
     (KeepsThePast, "resize", "must drop the pending round"),
     (KeepsWeightsAsGiven, "copies", "arrays must be copied"),
@@ -324,7 +324,7 @@ BROKEN = [
 ]
 
 
-def test_the_sound_one_passes():
+def test_a_correct_policy_passes():
     check_selector(Counting)
 
 
@@ -406,6 +406,6 @@ def test_the_global_random_state_is_put_back():
         ({"a": [1, 2], "b": [3, 5]}, r"state\['b'\]\[1\]"),
     ],
 )
-def test_where_two_states_differ_is_told(other, where):
+def test_the_difference_of_two_states_is_located(other, where):
     assert re.search(where, difference({"a": [1, 2], "b": [3, 4]}, other))
     assert difference(other, other) is None

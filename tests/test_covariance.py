@@ -2,12 +2,13 @@ import naive
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import append, entries
 
 import cvrcore
-from cvrcore.covariance import cosine_coefficients, representatives
-from cvrcore.pairs import Pairs
-from cvrcore.store import CovarianceStore
-from cvrcore.triangles import EDGE, LANES
+from cvrcore.covariance.estimator import RegressionTask
+from cvrcore.covariance.packed import LANES, TILE_CLIENTS
+from cvrcore.covariance.pairs import Pairs, cosine_coefficients, representatives
+from cvrcore.covariance.store import CovarianceStore
 
 SIZES = [(1, 1, 1), (2, 3, 1), (9, 5, 6), (33, 17, 13)]
 
@@ -41,12 +42,12 @@ def test_history_entries_match_naive(kernels, n_clients, n_features, n_steps, dt
 
     if whole:  # nothing told: from the first, and entries as they were asked for
         none = begin[:0]
-        kernels["add_history"](history, n_steps, clients, others[clients], none, entries, none)
+        kernels["add_products"](history, n_steps, clients, others[clients], none, entries, none)
     else:
         places = rng.permutation(2 * n_clients)[:n_clients]
         room = np.full((2 * n_clients, n_features), np.nan, dtype=dtype)
         room[places] = entries
-        kernels["add_history"](history, n_steps, clients, others[clients], begin, room, places)
+        kernels["add_products"](history, n_steps, clients, others[clients], begin, room, places)
         entries = room[places]
         assert np.isnan(np.delete(room, places, axis=0)).all()
 
@@ -56,21 +57,22 @@ def test_history_entries_match_naive(kernels, n_clients, n_features, n_steps, dt
 
 
 def in_blocks(packed, n_clients):
-    """Lay packed triangles (pairs, D) out as the kernels want them: squares, blocks."""
-    n_edges, n_features = -(-n_clients // EDGE), packed.shape[1]
-    whole = np.zeros((n_edges * EDGE, n_edges * EDGE, -(-n_features // LANES) * LANES))
+    """Lay packed triangles (pairs, D) out as the kernels want them: tiles, blocks."""
+    n_tiles, n_features = -(-n_clients // TILE_CLIENTS), packed.shape[1]
+    edge, padded = n_tiles * TILE_CLIENTS, -(-n_features // LANES) * LANES
+    whole = np.zeros((edge, edge, padded))
     rows, columns = np.tril_indices(n_clients)
     whole[rows, columns, :n_features] = whole[columns, rows, :n_features] = packed
-    squares = [
-        whole[i : i + EDGE, j : j + EDGE].reshape(EDGE**2, -1, LANES)
-        for i in range(0, n_edges * EDGE, EDGE)
-        for j in range(0, i + 1, EDGE)
+    tiles = [
+        whole[i : i + TILE_CLIENTS, j : j + TILE_CLIENTS].reshape(TILE_CLIENTS**2, -1, LANES)
+        for i in range(0, n_tiles * TILE_CLIENTS, TILE_CLIENTS)
+        for j in range(0, i + 1, TILE_CLIENTS)
     ]
-    return np.ascontiguousarray(np.concatenate(squares).transpose(1, 0, 2), dtype=packed.dtype)
+    return np.ascontiguousarray(np.concatenate(tiles).transpose(1, 0, 2), dtype=packed.dtype)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize(("n_clients", "n_features", "n_steps"), [*SIZES, (401, 18, 2)])
+@pytest.mark.parametrize(("n_clients", "n_features", "n_steps"), [*SIZES, (24, 9, 3), (401, 18, 2)])
 def test_fold_matches_naive(kernels, n_clients, n_features, n_steps, dtype):
     """Residuals lie round a ring."""
     rng = np.random.default_rng(2)
@@ -81,11 +83,10 @@ def test_fold_matches_naive(kernels, n_clients, n_features, n_steps, dtype):
     base = in_blocks(packed, n_clients)
 
     for block in range(base.shape[0]):
-        n_edges = -(-n_clients // EDGE)
-        run = np.empty(n_edges * EDGE * n_steps * LANES)
+        n_tiles = -(-n_clients // TILE_CLIENTS)
+        run = np.empty(n_tiles * TILE_CLIENTS * n_steps * LANES)
         kernels["pack_block"](ring, 2 % (n_steps + 1), n_steps, block, run)
-        for low, high in ((0, n_edges // 2), (n_edges // 2, n_edges)):
-            kernels["fold_block"](base, run, n_steps, block, low, high)
+        kernels["fold_block"](base, run, n_steps, block)
 
     tolerance = 1e-12 if dtype == np.float64 else 1e-5
     assert_allclose(base, in_blocks(expected, n_clients), rtol=tolerance, atol=tolerance)
@@ -93,36 +94,53 @@ def test_fold_matches_naive(kernels, n_clients, n_features, n_steps, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(("n_clients", "n_features", "n_steps"), [*SIZES, (20, 50, 7)])
-def test_triangles_are_read_with_what_waits_for_each_block(
+def test_packed_sums_are_read_with_residuals_not_yet_folded(
     kernels, n_clients, n_features, n_steps, dtype
 ):
     rng = np.random.default_rng(3)
     ring = rng.normal(size=(n_steps, n_clients, n_features)).astype(dtype)
     packed = rng.normal(size=(n_clients * (n_clients + 1) // 2, n_features)).astype(dtype)
     base, steps = in_blocks(packed, n_clients), 3 * n_steps + 1
-    waiting = rng.permutation(np.arange(base.shape[0]) % (n_steps + 1))
+    pending = rng.permutation(np.arange(base.shape[0]) % (n_steps + 1))
     clients, others = rng.permutation(n_clients), rng.integers(n_clients, size=n_clients)
     entries = np.empty((n_clients, n_features), dtype)
-    kernels["read_triangles"](base, ring, steps, waiting, clients, others, entries)
+    kernels["read_packed"](base, ring, steps, pending, clients, others, entries)
 
     low, high = np.minimum(clients, others), np.maximum(clients, others)
     expected = packed[high * (high + 1) // 2 + low]
     for d in range(n_features):
-        for s in range(steps - waiting[d // LANES], steps):
+        for s in range(steps - pending[d // LANES], steps):
             expected[:, d] += ring[s % n_steps, clients, d] * ring[s % n_steps, others, d]
     assert_array_equal(entries, expected)
 
 
-def predict(kernels, entries, past, n_past, begin, scale, diagonal, floor, rows, pairs, *news):
-    """Call what predicts clients as the estimator does; representatives' residuals are copied."""
-    slopes, variances = np.full((2, pairs.first.size, rows.shape[1]), np.nan, dtype=rows.dtype)
-    kernels["regression_slopes"](diagonal, rows, pairs.first, floor, slopes, variances)
-    leads = np.take(past, pairs.first, axis=1), np.arange(pairs.first.size)
-    known = (*leads, scale, slopes, variances, diagonal, rows, pairs.clients, pairs.groups)
-    start, own = entries
-    places = np.arange(own.shape[0])[::-1].copy()  # each pair's in another place
-    own = own[places]
-    kernels["regression_residual"](start, own, places, past, n_past, begin, *known, *news)
+def predict(kernels, known, past, begin, pairs, target, **task):
+    """Call the prediction kernels as the estimator does; each sum is in another place."""
+    (initial, sums), rows = known, task["rows"]
+    first = pairs.representatives
+    slopes, variances = np.full((2, first.size, rows.shape[1]), np.nan, dtype=rows.dtype)
+    learned = (task["diagonal"], rows, first, task.pop("floor"))
+    kernels["regression_slopes"](*learned, slopes, variances)
+    places = np.arange(sums.shape[0])[::-1].copy()
+    kernels["regression_residual"](
+        RegressionTask(
+            initial=initial,
+            sums=sums[places],
+            places=places,
+            block=past[0],
+            n_used=past[1],
+            begin=begin,
+            representatives=first,
+            slopes=slopes,
+            variances=variances,
+            clients=pairs.clients,
+            groups=pairs.groups,
+            target=target[0],
+            place=target[1],
+            weight=1.0,
+            **task,
+        )
+    )
 
 
 @pytest.mark.parametrize(("n_clients", "n_features"), [(1, 1), (9, 5), (33, 17), (161, 301)])
@@ -143,18 +161,16 @@ def test_residual_kernels_match_naive(kernels, rtol, n_clients, n_features):
     # Part of each entry is still to be summed: all residuals of the past but the first.
     past, begin = rng.normal(size=(3, n_clients, n_features)), np.ones(pairs.clients.size, int)
     known = np.einsum("sid,sid->id", past[1:, pairs.clients], past[1:, pairs.others])
-    alpha, chunk = rng.random(n_clients), 3
-    totals = np.zeros((1 + pairs.clients.size // chunk, 2, n_features))
-    own = (np.nan, entries[pairs.clients] / 0.5 - known)  # nothing that all would begin with
-
-    learned = (0.5, diagonal, floor, rows)
-    predict(kernels, own, past, 3, begin, *learned, pairs, 1.0, history, 1, alpha, chunk, totals)
+    alpha, totals = rng.random(n_clients), np.zeros((2, n_features))
+    own = (np.nan, entries[pairs.clients] / 0.5 - known)  # no initial value is used
+    learned = {"unit": 0.5, "diagonal": diagonal, "floor": floor, "rows": rows}
+    where = {"alpha": alpha, "totals": totals}
+    predict(kernels, own, (past, 3), begin, pairs, (history, 1), **learned, **where)
 
     def summed(residual):
-        """Return sums over the pairs of each chunk."""
+        """Return sums over all pairs."""
         shares, own = alpha[pairs.clients, None], residual[pairs.clients]
-        parts = [slice(i * chunk, (i + 1) * chunk) for i in range(len(totals))]
-        return [[(shares[p] * own[p]).sum(axis=0), (own[p] ** 2).sum(axis=0)] for p in parts]
+        return [(shares * own).sum(axis=0), (own**2).sum(axis=0)]
 
     expected = naive.residual(cov, rows, reporting, labels)
     # The sums that make up an entry cancel: what they lose is theirs, not the entry's.
@@ -168,8 +184,7 @@ def test_residual_kernels_match_naive(kernels, rtol, n_clients, n_features):
     coefficients = cosine_coefficients(previous, representative)[pairs.clients]
     totals[:] = 1.0  # sums are added to
     which = (pairs.clients, pairs.others)
-    news = (2.0, history, 0, alpha, chunk, totals)
-    kernels["scaled_residual"](coefficients, rows, *which, *news)
+    kernels["scaled_residual"](coefficients, rows, *which, 2.0, history, 0, alpha, totals)
     expected = 2 * naive.residual(cov, rows, reporting, labels, "cosine", previous)
     assert_allclose(history[0], expected, rtol=rtol, atol=1e-14)
     assert_allclose(totals - 1, summed(expected), rtol=rtol, atol=1e-13)
@@ -187,12 +202,12 @@ def test_entries_that_all_begin_alike_need_no_room(kernels, dtype, n_past):
     for n_entries in (pairs.clients.size, 0):
         entries = np.full((n_entries, n_features), 0.7, dtype=dtype)
         begin = np.zeros(n_entries, dtype=np.int64)  # none: from the first as well
-        history, totals = past.astype(dtype), np.zeros((1, 2, n_features))
+        history, totals = past.astype(dtype), np.zeros((2, n_features))
         start = (np.nan if entries.size else 0.7, entries)
-        learned = (0.5, diagonal.astype(dtype), floor, rows.astype(dtype))
+        learned = {"unit": 0.5, "diagonal": diagonal.astype(dtype), "floor": floor}
+        where = {"rows": rows.astype(dtype), "alpha": np.ones(n_clients), "totals": totals}
         # The place of the new residual is among those read, as in a full window.
-        news = (1.0, history, 0, np.ones(n_clients), n_clients, totals)
-        predict(kernels, start, history, n_past, begin, *learned, pairs, *news)
+        predict(kernels, start, (history, n_past), begin, pairs, (history, 0), **learned, **where)
         found.append((history, totals))
     for one, other in zip(*found, strict=True):
         assert_array_equal(one, other)
@@ -218,11 +233,12 @@ def test_correlations_are_clipped_and_tiny_variances_predict_nothing(kernels, rt
     bounds = np.sqrt(diagonal[pairs.clients] * diagonal[pairs.others])
     beyond = (np.abs(entries) > bounds).any(axis=1)
     assert beyond.all() if too_large else not beyond.any()
-    history, totals = np.zeros((1, n_clients, n_features)), np.zeros((1, 2, n_features))
-
-    nothing = (history, 0, np.zeros(pairs.clients.size, dtype=np.int64))
-    news = (1.0, history, 0, shrink, n_clients, totals)
-    predict(kernels, (np.nan, entries), *nothing, 1.0, diagonal, floor, rows, pairs, *news)
+    history, totals = np.zeros((1, n_clients, n_features)), np.zeros((2, n_features))
+    begin = np.zeros(pairs.clients.size, dtype=np.int64)
+    learned = {"unit": 1.0, "diagonal": diagonal, "floor": floor, "rows": rows}
+    where = {"alpha": shrink, "totals": totals}
+    known = (np.nan, entries)
+    predict(kernels, known, (history, 0), begin, pairs, (history, 0), **learned, **where)
 
     expected = naive.residual(cov, rows, clients, labels)
     assert_allclose(history[0], expected, rtol=rtol, atol=1e-14)
@@ -254,22 +270,6 @@ def test_representative_is_the_first_reporter_of_its_coalition():
     assert_array_equal(representatives(np.array([2, 3, 0, 1]), labels), [2, 3, -1])
 
 
-def test_representatives_far_apart_are_copied_to_one_place(monkeypatch):
-    """Where many clients lie between them; what is read is the same."""
-    rng = np.random.default_rng(5)
-    store = CovarianceStore(8, 3, "factored", "float64")
-    for step in range(4):
-        store.append(rng.normal(size=(8, 3)), 1 / (step + 2))
-    first = np.array([6, -1, 2])
-    near, where = store.leads(first)
-    monkeypatch.setattr("cvrcore.store._NEAR", 0)
-    copied, places = store.leads(first)
-    assert near is store.history.blocks[0]
-    assert copied.shape == (4, 3, 3)
-    for group in (0, 2):
-        assert_array_equal(copied[:, places[group]], near[:4, where[group]])
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("kind", ["auto", "dense", "factored"])
 @pytest.mark.parametrize("rate", ["decay", 0.2])
@@ -283,12 +283,12 @@ def test_every_store_holds_the_same_covariance(backend, kind, rate, dtype):
         step = 1 / (s + 2) if rate == "decay" else rate
         residual = rng.normal(size=(n_clients, n_features)).astype(dtype)
         representative = rng.integers(-1, n_clients, size=n_clients)
-        entries = store.scale * store.entries(representative)
+        found = store.scale * entries(store, representative)
         asked = (representative >= 0) & (representative != np.arange(n_clients))
         for k in np.flatnonzero(asked):
             expected = cov[:, k, representative[k]]
-            assert_allclose(entries[k], expected, rtol=tolerance, atol=tolerance)
-        store.append(residual, step)
+            assert_allclose(found[k], expected, rtol=tolerance, atol=tolerance)
+        append(store, residual, step)
         cov = (1 - step) * cov + step * np.einsum("kd,jd->dkj", residual, residual, dtype=float)
     assert store.form == ("factored" if kind == "factored" else "dense")
     assert_allclose(store.dense(), cov, rtol=tolerance, atol=tolerance)
@@ -300,7 +300,7 @@ def test_constant_rate_survives_the_underflow_of_its_scale():
     store, cov = CovarianceStore(3, 2, "factored", "float64"), np.ones((2, 3, 3))
     for _ in range(1500):
         residual = rng.normal(size=(3, 2))
-        store.append(residual, 0.5)
+        append(store, residual, 0.5)
         cov = 0.5 * cov + 0.5 * np.einsum("kd,jd->dkj", residual, residual)
     assert 0 < store.scale <= 1
     assert_allclose(store.dense(), cov, rtol=1e-9)

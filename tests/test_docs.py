@@ -48,7 +48,7 @@ def test_the_loop_of_any_loop_runs_as_printed():
     assert len(loop[0].strip().splitlines()) <= 10
 
 
-@pytest.mark.parametrize("page", ["merging", "privacy", "scaling"])
+@pytest.mark.parametrize("page", ["algorithm", "merging", "privacy", "scaling"])
 def test_sessions_run_as_printed(page):
     path = str(ROOT / f"docs/{page}.md")
     results = doctest.testfile(path, module_relative=False, optionflags=doctest.ELLIPSIS)

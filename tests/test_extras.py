@@ -13,9 +13,12 @@ from cvrcore.integrations.extras import require
 
 ADAPTERS = [
     ("flower", "flwr", "1.22", "flower"),
+    ("flower.client", "flwr", "1.22", "flower"),
     ("flower_client", "flwr", "1.22", "flower"),
+    ("flower_grid", "flwr", "1.22", "flower"),
     ("flower_legacy", "flwr", "1.22", "flower"),
     ("nvflare", "nvflare", "2.5", "nvflare"),
+    ("nvflare_tasks", "nvflare", "2.5", "nvflare"),
     ("pfl", "pfl", "0.6", "pfl"),
 ]
 

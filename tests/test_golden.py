@@ -10,7 +10,7 @@ import pytest
 import cvrcore
 import cvrcore.state
 from cvrcore.selectors import BUILT_IN as POLICIES
-from cvrcore.selectors.saving import FORMATS
+from cvrcore.selectors.persistence import FORMATS
 
 GOLDEN = Path(__file__).parent / "golden"
 spec = importlib.util.spec_from_file_location("golden_make", GOLDEN / "make.py")
@@ -29,7 +29,7 @@ def assert_holds(written, kept):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("number", FORMATS)
-def test_golden_state_goes_on(number, policy, tmp_path):
+def test_golden_state_continues(number, policy, tmp_path):
     selector = cvrcore.Selector.load(GOLDEN / f"format{number}-{policy}.npz")
     assert (selector.name, selector.round) == (policy, 9)
     assert selector.state_dict()["format"] == number
@@ -48,4 +48,4 @@ def test_golden_state_goes_on(number, policy, tmp_path):
 
 
 def test_every_format_has_its_golden_files():
-    assert {path.stem for path in GOLDEN.glob("*.json")} == {f"format{n}" for n in FORMATS}
+    assert {path.stem for path in GOLDEN.glob("format*.json")} == {f"format{n}" for n in FORMATS}

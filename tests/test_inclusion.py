@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from cvrcore import Selection, make_selector
-from cvrcore.inclusion import N_DRAWS, filled_in, sampled_inclusion, successive_inclusion
+from cvrcore.draws.inclusion import N_DRAWS, filled_in, sampled_inclusion, successive_inclusion
 
 K, M = 24, 5
 RNG = np.random.default_rng(5)
@@ -40,7 +40,7 @@ def test_successive_draws_match_enumeration(size, spread):
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 30.0, 500.0])
 @pytest.mark.parametrize(("n", "size"), [(2, 1), (30, 7), (200, 60)])
-def test_successive_chances_add_up_and_follow_the_weights(n, size, scale):
+def test_successive_inclusion_sums_to_size_and_increases_with_weights(n, size, scale):
     logs = scale * np.random.default_rng(1).normal(size=n)
     found = successive_inclusion(logs, size)
     assert found.sum() == pytest.approx(size, rel=1e-9)
@@ -48,7 +48,7 @@ def test_successive_chances_add_up_and_follow_the_weights(n, size, scale):
     assert (np.diff(found[np.argsort(logs)]) >= -1e-9).all()
 
 
-def test_nobody_without_weight_is_drawn_and_everybody_with_it_if_there_is_room():
+def test_clients_of_weight_zero_are_excluded_and_all_others_included_if_places_suffice():
     logs = np.array([0.0, -np.inf, 1.0])
     assert_array_equal(successive_inclusion(logs, 2), [1, 0, 1])
     assert_array_equal(successive_inclusion(logs, 0), [0, 0, 0])
@@ -67,7 +67,7 @@ def test_estimate_repeats_the_draw_and_keeps_the_picked_above_zero():
     assert_array_equal(found, again)
 
 
-def test_unknown_losses_are_those_of_others():
+def test_unknown_losses_are_replaced_by_known_ones():
     found = filled_in(np.array([1.0, np.nan, 3.0]), np.random.default_rng(0), 400)
     assert_array_equal(found[:, [0, 2]], np.tile([1.0, 3.0], (400, 1)))
     assert set(found[:, 1]) == {1.0, 3.0}
@@ -139,7 +139,7 @@ def test_stated_inclusion_is_the_frequency(case, few):
 @pytest.mark.parametrize(
     "options", [{"within": "argmax", "n_coalitions": 2}, {"temperature": 1e-320}], ids=str
 )
-def test_chances_are_those_of_the_draw_however_late_they_are_read(options):
+def test_lazy_inclusion_belongs_to_its_draw(options):
     rng = np.random.default_rng(1)
     given = {"n_features": 5, "warmup": 0, "seed": 2, **options}
     both = [make_selector("fedcvr-bolt", 24, 6, **given) for _ in range(2)]
@@ -154,7 +154,7 @@ def test_chances_are_those_of_the_draw_however_late_they_are_read(options):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_asking_changes_no_selection(case):
+def test_reading_inclusion_changes_no_selection(case):
     silent, curious = World(case), World(case)
     for _ in range(10):
         first, second = silent.ask(), curious.ask()
@@ -166,7 +166,7 @@ def test_asking_changes_no_selection(case):
     assert silent.selector.state_dict()["rng"] == curious.selector.state_dict()["rng"]
 
 
-def test_it_is_worked_out_once_and_only_when_read():
+def test_inclusion_is_lazy_and_computed_once():
     calls = []
 
     def work_out():
@@ -183,7 +183,7 @@ def test_it_is_worked_out_once_and_only_when_read():
 
 
 @pytest.mark.parametrize("name", ["uniform", "fedcvr-bolt", "oort"])
-def test_what_is_read_late_is_of_its_round(name):
+def test_lazy_fields_belong_to_their_round(name):
     """Arrays of all clients are copied when they are first read: from the round they are of."""
 
     def play(late):

@@ -36,7 +36,7 @@ def loaded_after(code, **environment):
 
 @pytest.fixture
 def extension():
-    pytest.importorskip("cvrcore_ext.base._scores", reason="the extension is not built")
+    pytest.importorskip("cvrcore_ext.base.kmeans", reason="the extension is not built")
 
 
 @pytest.mark.parametrize("backend", ["", "numba"])
@@ -54,14 +54,14 @@ def test_select_and_observe_load_neither_numba_nor_scikit_learn():
     assert loaded_after(USE) <= {"scipy"}
 
 
-def test_without_the_extension_numba_serves():
+def test_without_the_extension_numba_is_used():
     """The extension hidden, as on a machine without a compiler."""
     hide = "import sys; sys.modules['cvrcore_ext'] = None\n"
-    check = "\nfrom cvrcore import _backend; assert _backend.backend() == 'numba'"
+    check = "\nfrom cvrcore.kernels import dispatch; assert dispatch.backend() == 'numba'"
     assert "numba" in loaded_after(hide + USE + check)
 
 
-def test_asked_for_but_missing_extension_is_an_error():
+def test_a_required_but_missing_extension_is_an_error():
     hide = "import sys; sys.modules['cvrcore_ext'] = None\n"
     with pytest.raises(subprocess.CalledProcessError) as error:
         loaded_after(hide + USE, CVRCORE_BACKEND="cython")
@@ -77,7 +77,7 @@ def test_unknown_backend_and_threads_are_named():
     assert "CVRCORE_NUM_THREADS must be a positive integer, got 'none'" in error.value.stderr
 
 
-def test_show_config_tells_what_serves():
+def test_show_config_names_the_backend():
     import cvrcore
 
     text = cvrcore.show_config()

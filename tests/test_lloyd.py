@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.cluster import KMeans
 
-from cvrcore.lloyd import lloyd
+from cvrcore.clustering.lloyd import lloyd
 
 SIZES = [(1, 1, 1), (30, 4, 2), (257, 7, 9)]
 

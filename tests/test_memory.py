@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from cvrcore import Selection
 from cvrcore.aggregators import make_aggregator
-from cvrcore.aggregators.bank import Bank, from_bfloat16, to_bfloat16
+from cvrcore.aggregators.row_store import RowStore, from_bfloat16, to_bfloat16
 from cvrcore.state import load_state, save_state
 
 WEIGHTS = np.array([10.0, 30.0, 5.0, 15.0, 40.0, 0.0])
@@ -48,12 +48,12 @@ def test_importance_is_its_formula(form):
                 inside = LABELS[clients] == p
                 mass = ALPHA[LABELS == p].sum()
                 factors[inside] *= mass / max(factors[inside].sum(), 1e-300)
-            factors /= factors.sum()  # a coalition that nobody reported for drops out
+            factors /= factors.sum()  # a coalition without reports drops out
         got = step_of(make_aggregator("importance", form=form), selection(clients), model, updates)
         assert_allclose(got, factors @ updates[clients], rtol=1e-10, atol=1e-12)
 
 
-def test_importance_estimates_those_that_could_be_reached():
+def test_importance_ignores_clients_of_inclusion_zero():
     reach = np.where(np.arange(6) == 1, 0.0, INCLUSION)
     picked = selection([0, 4], inclusion=reach)
     updates = np.random.default_rng(0).normal(size=(6, D))
@@ -62,7 +62,7 @@ def test_importance_estimates_those_that_could_be_reached():
     assert_allclose(got, expected, rtol=1e-10)
 
 
-def test_those_that_answer_stand_for_those_that_do_not():
+def test_reporters_are_reweighted_for_clients_that_failed():
     picked, updates = selection([0, 1, 3, 4]), np.ones((6, D))
     back = [[updates[k]] for k in (0, 4)]
     (got,) = make_aggregator("importance").aggregate([np.zeros(D)], back, [0, 4], WEIGHTS, picked)
@@ -227,7 +227,7 @@ def test_bfloat16_rounds_as_torch_does():
 
 
 def test_rows_move_to_a_file_when_they_outgrow_the_limit(tmp_path):
-    bank = Bank("float32", limit=3 * 4 * 10, folder=tmp_path)
+    bank = RowStore("float32", limit=3 * 4 * 10, folder=tmp_path)
     rows = np.random.default_rng(0).normal(size=(9, 10)).astype(np.float32)
     bank.fit(3, 10)
     for k in range(3):
@@ -237,7 +237,7 @@ def test_rows_move_to_a_file_when_they_outgrow_the_limit(tmp_path):
     assert bank.on_disk
     for k in range(3, 9):
         bank.write(k, rows[k])
-    twin = Bank("float32", limit=3 * 4 * 10, folder=tmp_path)
+    twin = RowStore("float32", limit=3 * 4 * 10, folder=tmp_path)
     twin.restore(bank.state())
     for k in range(9):
         assert_array_equal(bank.read(k), rows[k])
@@ -246,12 +246,12 @@ def test_rows_move_to_a_file_when_they_outgrow_the_limit(tmp_path):
 
 
 def test_a_state_kept_in_a_file_wants_a_limit_that_keeps_it_there(tmp_path):
-    kept = Bank("float32", limit=10, folder=tmp_path)
+    kept = RowStore("float32", limit=10, folder=tmp_path)
     kept.fit(6, D)
     kept.write(1, np.ones(D, dtype=np.float32))
     state = kept.state()
     with pytest.raises(ValueError, match="limit must be below the .* bytes that the state keeps"):
-        Bank("float32", limit=10**9, folder=tmp_path).restore(state)
+        RowStore("float32", limit=10**9, folder=tmp_path).restore(state)
 
 
 def test_labels_of_a_saved_memory_must_be_rows_of_it():

@@ -5,8 +5,13 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from cvrcore.aggregators import make_aggregator
-from cvrcore.integrations.merging import as_aggregator, check_change, check_no_noise, merged
-from cvrcore.integrations.roster import Answer, Newcomer, Roster
+from cvrcore.integrations.aggregation import (
+    aggregate_models,
+    as_aggregator,
+    check_change,
+    check_no_noise,
+)
+from cvrcore.integrations.roster import ClientInfo, Reply, Roster
 from cvrcore.selection import Selection
 from cvrcore.state import load_state, save_state
 
@@ -16,7 +21,7 @@ START = {"out": np.zeros((2, 3), dtype=np.float32), "steps": np.array(3)}
 
 def make_roster(aggregator="memory", **options):
     roster = Roster("uniform", n_select=3, seed=4, aggregator=aggregator, **options)
-    roster.welcome({name: Newcomer(size) for name, size in SIZES.items()})
+    roster.register({name: ClientInfo(size) for name, size in SIZES.items()})
     return roster
 
 
@@ -28,9 +33,9 @@ def trained(model, name, t):
 
 def go_on(roster, model, begin, end):
     for t in range(begin, end):
-        answers = {name: Answer(model=trained(model, name, t)) for name in roster.choose(SIZES)}
-        roster.report(answers, sent=model)
-        model = roster.merge(model, answers)
+        replies = {name: Reply(model=trained(model, name, t)) for name in roster.select(SIZES)}
+        roster.report(replies, sent=model)
+        model = roster.merge(model, replies)
     return model
 
 
@@ -63,20 +68,20 @@ def test_state_of_before_there_were_aggregators_is_taken():
     make_roster(None).load_state_dict(state)
 
 
-def test_model_sent_must_be_told():
+def test_model_sent_must_be_given():
     roster = make_roster()
-    picked = roster.choose(SIZES)
+    picked = roster.select(SIZES)
     with pytest.raises(ValueError, match="sent must be given to an aggregator.*got None"):
-        roster.report({name: Answer(model=START) for name in picked})
+        roster.report({name: Reply(model=START) for name in picked})
     with pytest.raises(ValueError, match="merge must follow report, with an aggregator"):
         make_roster(None).merge(START, {})
 
 
-def test_answer_without_a_model_cannot_be_merged():
+def test_reply_without_a_model_cannot_be_merged():
     roster = make_roster()
-    first, *others = roster.choose(SIZES)
-    answers = {name: Answer(model=trained(START, name, 0)) for name in others}
-    taken = roster.report({**answers, first: Answer()}, sent=START)
+    first, *others = roster.select(SIZES)
+    replies = {name: Reply(model=trained(START, name, 0)) for name in others}
+    taken = roster.report({**replies, first: Reply()}, sent=START)
     assert sorted(taken) == sorted(others)
     assert roster.rounds[0].failed == {first: "its arrays must be out, steps, got none"}
 
@@ -99,7 +104,7 @@ def test_answers_in_another_precision_leave_the_models_own():
     picked = Selection(clients=np.array([0, 1]), coalitions=None, probabilities=None, scores=None)
     sent = [np.zeros(2, dtype=np.float32)]
     back = [[np.ones(2)], [np.full(2, 3.0, dtype=np.float16)]]
-    found = merged(make_aggregator("mean"), sent, back, [0, 1], [1.0, 1.0], picked)
+    found = aggregate_models(make_aggregator("mean"), sent, back, [0, 1], [1.0, 1.0], picked)
     assert found["0"].dtype == np.float32
     assert_array_equal(found["0"], [2.0, 2.0])
 
@@ -125,7 +130,7 @@ def test_strategy_that_adds_noise_is_refused():
 def test_updates_that_are_watched_need_the_model_sent():
     roster = Roster("fedcvr-bolt", n_select=2, seed=0, features="update", options={"warmup": 1})
     roster.watch(START)
-    roster.welcome({name: Newcomer() for name in SIZES})
-    picked = roster.choose(SIZES)
+    roster.register({name: ClientInfo() for name in SIZES})
+    picked = roster.select(SIZES)
     with pytest.raises(ValueError, match="sent must be given.*to watch updates, got None"):
-        roster.report({name: Answer(model=START) for name in picked})
+        roster.report({name: Reply(model=START) for name in picked})

@@ -9,10 +9,11 @@ from problems import flat_models, planted_models
 from sklearn.metrics import adjusted_rand_score
 
 import cvrcore
-from cvrcore import _backend
-from cvrcore.lloyd import lloyd
-from cvrcore.nystrom import choose_landmarks, nystrom_points
-from cvrcore.spectral import Bare, spectral_points
+from cvrcore.clustering.direct import DenseAffinity
+from cvrcore.clustering.eigensolver import spectral_points
+from cvrcore.clustering.landmarks import choose_landmarks, nystrom_points
+from cvrcore.clustering.lloyd import lloyd
+from cvrcore.kernels import dispatch
 
 
 @pytest.mark.parametrize("landmarks", ["uniform", "kmeans++"])
@@ -22,7 +23,7 @@ def test_every_client_as_a_landmark_gives_the_exact_embedding(kernel, landmarks)
     rows, _ = planted_models(120, 30, 6, rng)
     gamma = 0.2 if kernel == "laplacian" else 1.0
     affinity = naive.affinity(rows, kernel, gamma)
-    exact, _ = spectral_points(Bare(affinity, positive=kernel != "sigmoid"), 6)
+    exact, _ = spectral_points(DenseAffinity(affinity, positive=kernel != "sigmoid"), 6)
     points = nystrom_points(rows, 6, rng, kernel, gamma, 120, landmarks)
     # Equal up to signs and rotations inside equal eigenvalues: compare all distances.
     for found in (points[:, None] - points, exact[:, None] - exact):
@@ -43,7 +44,7 @@ def test_flat_models_keep_their_leading_subspace():
     """Stated bound: 500 landmarks of 1500 lose under 2 % of the subspace of P = 20."""
     rng = np.random.default_rng(2)
     rows = flat_models(1500, 100, rng)
-    exact, _ = spectral_points(Bare(naive.affinity(rows)), 20)
+    exact, _ = spectral_points(DenseAffinity(naive.affinity(rows)), 20)
     points = nystrom_points(rows, 20, rng, n_landmarks=500)
     left, right = (np.linalg.qr(x - x.mean(axis=0))[0] for x in (exact, points))
     assert np.linalg.svd(left.T @ right, compute_uv=False).mean() > 0.98
@@ -141,13 +142,13 @@ def test_coalitions_are_as_good_whether_affinities_are_kept_or_not():
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_scale_gives_the_same_bits_on_every_build_and_any_number_of_threads(monkeypatch, build):
-    monkeypatch.setattr("cvrcore.lloyd._CHUNK", 64)
-    monkeypatch.setattr("cvrcore.estimator.Estimator._chunk", lambda self: 32)
+    monkeypatch.setattr("cvrcore.clustering.lloyd._CHUNK", 64)
+    monkeypatch.setattr("cvrcore.covariance.estimator.Estimator._chunk", lambda self: 32)
 
     def run(kernels, threads):
         monkeypatch.setenv("CVRCORE_NUM_THREADS", threads)
         for name, kernel in kernels.items():
-            monkeypatch.setitem(_backend.__dict__, name, kernel)
+            monkeypatch.setitem(dispatch.__dict__, name, kernel)
         rng = np.random.default_rng(6)
         selector = cvrcore.CoalitionSelector(
             700,

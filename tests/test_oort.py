@@ -73,7 +73,7 @@ def test_the_first_round_is_uniform():
 
 
 @pytest.mark.parametrize(("preset", "last_round"), [("paper", 12), ("repo", 15)])
-def test_everybody_is_explored_when_the_decay_says(preset, last_round):
+def test_all_clients_are_explored_in_the_round_that_the_decay_gives(preset, last_round):
     # K=100, P=10: the sum of ceil(P * epsilon_t) reaches 100 in this round, by hand.
     selector = OortSelector(100, 10, np.arange(1.0, 101.0), 1, preset=preset)
     picks = play(selector, np.ones(100), last_round)
@@ -194,7 +194,7 @@ def test_zero_losses_leave_a_valid_draw():
         assert_allclose(picked.probabilities.sum(), 1.0, rtol=1e-12)
 
 
-def test_everybody_tried_and_wanted_is_no_index_error():
+def test_selecting_all_tried_clients_works():
     selector = OortSelector(5, 5, seed=12)
     for picked in play(selector, np.ones(5), 5):
         assert_array_equal(np.sort(picked.clients), np.arange(5))

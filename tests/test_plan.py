@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import flat_models, play
 
 import cvrcore
-from cvrcore.memory import free_memory, held_bytes
-from cvrcore.normalised import NormalisedAffinity
+from cvrcore.clustering.operators import NormalisedAffinity
+from cvrcore.runtime.memory import free_memory, held_bytes
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from cvrcore.normalised import NormalisedAffinity
         ((100, 300, 10), {"clustering": "nystrom", "store": "dense"}, "nystrom", "dense"),
     ],
 )
-def test_a_plan_fits_the_size_and_says_what_it_is(size, options, clustering, store):
+def test_a_plan_fits_the_size_and_prints_its_methods(size, options, clustering, store):
     plan = cvrcore.make_plan(*size, **options)
     assert (plan.clustering, plan.store) == (clustering, store)
     assert plan.total_bytes <= plan.limit
@@ -34,7 +34,7 @@ def test_a_plan_fits_the_size_and_says_what_it_is(size, options, clustering, sto
         assert word in text
 
 
-def test_what_is_forced_is_taken():
+def test_explicit_options_are_used():
     selector = cvrcore.CoalitionSelector(
         60, 5, 4, store="window", window=7, clustering="nystrom", n_landmarks=30, dtype="float32"
     )
@@ -63,7 +63,7 @@ def test_shared_memory_is_held_once_and_whole():
 
 
 @pytest.mark.parametrize("store", ["dense", "factored", "window", "none"])
-def test_a_selector_holds_what_it_says_and_no_more_than_planned(store):
+def test_a_selector_reports_its_bytes_and_stays_within_the_plan(store):
     options = {"window": 8} if store == "window" else {}
     predictor = "cosine" if store == "none" else "regression"
     selector = cvrcore.CoalitionSelector(
@@ -90,7 +90,7 @@ def test_a_selector_holds_what_it_says_and_no_more_than_planned(store):
         ((20_000, 300, 10), {"window": 500, "memory_limit": 4e9}, "window=250"),
     ],
 )
-def test_what_cannot_fit_is_refused_with_advice_before_it_starts(size, options, hint):
+def test_a_selector_above_the_limit_is_refused_with_advice(size, options, hint):
     with pytest.raises(MemoryError, match=r"need .* memory_limit is .*; try") as refused:
         cvrcore.CoalitionSelector(*size, **options)
     assert hint in str(refused.value)
@@ -150,7 +150,7 @@ def test_a_direct_solver_is_asked_each_time(tmp_path, n_clients):
         selector.observe(picked.clients, selector.rows[picked.clients] + 0.01)
     selector.save(tmp_path / "state.npz")
     other = cvrcore.CoalitionSelector.load(tmp_path / "state.npz")
-    assert other.eigensolver == "direct"
+    assert other.solver.eigensolver == "direct"
     assert_goes_on_alike(selector, other)
 
 
@@ -178,9 +178,9 @@ def test_a_state_goes_on_where_there_is_less_memory(tmp_path, monkeypatch):
     selector = cvrcore.CoalitionSelector(400, 8, 5, warmup=0, seed=0, memory_limit=6e7)
     play(selector, np.random.default_rng(11), 40)
     selector.save(tmp_path / "state.npz")
-    monkeypatch.setattr("cvrcore.plan.free_memory", lambda: 4_000_000)
+    monkeypatch.setattr("cvrcore.runtime.plan.free_memory", lambda: 4_000_000)
     other = cvrcore.CoalitionSelector.load(tmp_path / "state.npz")
-    assert (other.plan().store, other.memory_limit) == (selector.plan().store, 6e7)
+    assert (other.plan().store, other.solver.memory_limit) == (selector.plan().store, 6e7)
     assert_goes_on_alike(selector, other)
 
 

@@ -109,7 +109,7 @@ def test_the_command_line_runs_it(example):
     assert rows["fewest-first"] == {
         "name": "fewest-first",
         "from": "fewest-first 1.2",
-        "summary": "Pick those that have reported least often; ties at random.",
+        "summary": "Pick the clients that have reported least often; ties at random.",
         "error": None,
     }
 
@@ -164,14 +164,14 @@ def test_the_command_names_a_broken_plugin(install):
     assert json.loads(listed.stdout)[-1]["error"].startswith("policy 'bad'")
 
 
-def test_a_name_of_ours_stays_ours(install):
+def test_a_package_cannot_replace_a_built_in_policy(install):
     install("greedy-package", {"uniform": "greedy_package:X"}, "raise SystemExit('never imported')")
     assert make_selector("uniform", n_clients=4, n_select=2).name == "uniform"
     assert list(POLICIES) == list(BUILT_IN)
     assert POLICIES["uniform"] == BUILT_IN["uniform"]
 
 
-def test_the_command_names_who_takes_a_name_of_ours(install):
+def test_the_command_names_the_package_that_takes_a_built_in_name(install):
     folder = install("greedy-package", {"uniform": "greedy_package:X"})
     listed = run_cvrcore(folder, "policies", "--json")
     assert json.loads(listed.stdout)[-1]["error"] == (
@@ -190,7 +190,7 @@ def test_two_packages_of_one_name_are_both_named(install):
         make_selector("mine", n_clients=4, n_select=2)
 
 
-def test_damaged_metadata_hides_nobody(install, monkeypatch):
+def test_damaged_metadata_leaves_built_in_policies_usable(install, monkeypatch):
     def fail(**kwargs):
         raise KeyError("Name")
 
@@ -200,7 +200,7 @@ def test_damaged_metadata_hides_nobody(install, monkeypatch):
         make_selector("bad", n_clients=4, n_select=2)
 
 
-def test_ours_are_built_without_a_look_at_what_is_installed(monkeypatch):
+def test_built_in_policies_do_not_read_entry_points(monkeypatch):
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **kwargs: pytest.fail("looked"))
     assert make_selector("oort", n_clients=4, n_select=2).name == "oort"
 

@@ -76,7 +76,7 @@ def test_candidates_include_clients_as_sequential_sampling_does():
     assert (np.abs(np.bincount(asked.ravel()) / n_rounds - expected) < error).all()
 
 
-def test_takes_the_largest_losses_of_those_asked():
+def test_picks_the_candidates_of_largest_loss():
     selector = PowerOfChoiceSelector(50, 5, seed=4)
     loss = np.random.default_rng(4).normal(size=50)
     for _ in range(50):
@@ -98,7 +98,7 @@ def test_ties_fall_at_random():
     assert chisquare(counts[1:]).pvalue > 1e-4
 
 
-def test_the_silent_are_taken_only_when_too_few_answered():
+def test_clients_without_an_answer_are_picked_only_if_too_few_answered():
     selector = PowerOfChoiceSelector(4, 2, seed=6, n_candidates=4)
     enough = np.array([np.nan, -5.0, -9.0, np.nan])  # a negative loss beats no answer
     few = np.array([np.nan, np.nan, 0.1, np.nan])

@@ -6,11 +6,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import flat_models, planted_models
 
 import cvrcore
-from cvrcore.affinity import Affinity
-from cvrcore.normalised import NormalisedAffinity
-from cvrcore.principal import Principal
-from cvrcore.spectral import Bare, _measured, spectral_points
-from cvrcore.subspace import TOLERANCE
+from cvrcore.clustering.affinity import Affinity
+from cvrcore.clustering.direct import DenseAffinity
+from cvrcore.clustering.eigensolver import _measured, spectral_points
+from cvrcore.clustering.operators import NormalisedAffinity
+from cvrcore.clustering.principal import Principal
+from cvrcore.clustering.subspace import TOLERANCE
 
 SIZE = (400, 100)
 
@@ -33,7 +34,7 @@ def solve(rounds, told):
     basis, products = None, []
     for affinity in rounds:
         principal = affinity.principal if told else None
-        _, basis = spectral_points(Bare(affinity.matrix(), principal=principal), 20, basis)
+        _, basis = spectral_points(DenseAffinity(affinity.matrix(), principal=principal), 20, basis)
         products.append(basis.products)
     return basis, affinity, products[-8:]
 
@@ -59,7 +60,7 @@ def test_rows_close_together_cost_few_products_or_none(gamma, share):
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.03], ids=["flat", "steep: in several sweeps"])
-def test_vectors_are_those_of_a_singular_value_decomposition(decay):
+def test_vectors_match_a_singular_value_decomposition(decay):
     """From the axes of the last time, while a twentieth of the rows is replaced each time."""
     rng = np.random.default_rng(0)
     scales = np.exp(-decay * np.arange(60)) * np.where(np.arange(60) < 16, 2.0, 1.0)
@@ -88,7 +89,7 @@ def test_rows_of_few_directions_have_no_vectors():
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.3], ids=["flat", "some far from all others"])
-def test_a_few_rows_tell_what_all_would(apart):
+def test_a_sample_of_rows_estimates_the_largest_residual(apart):
     """The largest residual of principal coordinates, within a half, and rather too much."""
     rng = np.random.default_rng(1)
     rows = flat_models(1000, 100, rng)
@@ -107,7 +108,7 @@ def test_a_few_rows_tell_what_all_would(apart):
 
 
 @pytest.mark.parametrize("client", [2, 501, 998])
-def test_every_client_that_changed_is_looked_at_now_and_then(client):
+def test_every_changed_client_is_sampled_now_and_then(client):
     """Whose affinities are not as coordinates say is noticed before long, whatever the id."""
     rng = np.random.default_rng(1)
     affinity = Affinity(flat_models(1000, 100, rng), "rbf", 1.0)
@@ -122,14 +123,14 @@ def test_every_client_that_changed_is_looked_at_now_and_then(client):
     assert np.mean(np.array(errors) > 2 * before) > 0.3
 
 
-def test_who_is_far_from_all_others_is_looked_at():
+def test_clients_far_from_all_others_are_sampled():
     """Twelve clients whose affinities are not linear, none of them in the sample."""
     rng = np.random.default_rng(1)
     rows = flat_models(1000, 100, rng)
     changed = np.arange(200, 250)
     rows[100:112] += 0.6 * rng.normal(size=(12, 100))
     affinity = Affinity(rows, "rbf", 1.0)
-    assert affinity.principal.explains(float(affinity.matrix().mean()), 32)
+    assert affinity.principal.is_worth_using(float(affinity.matrix().mean()), 32)
     _, basis = spectral_points(affinity, 20)
     _, basis = spectral_points(affinity, 20, basis, changed)
     assert basis.products > 0  # coordinates were not near enough, and were mended
@@ -137,7 +138,7 @@ def test_who_is_far_from_all_others_is_looked_at():
     assert residuals(affinity, basis.vectors[:, :19], values).max() < 1.2 * TOLERANCE * values[-1]
 
 
-def test_what_is_loaded_goes_on_from_the_same_axes():
+def test_a_loaded_selector_continues_from_the_same_axes():
     rng = np.random.default_rng(8)
     common = flat_models(1, SIZE[1], rng)
     selector = cvrcore.CoalitionSelector(
@@ -157,7 +158,7 @@ def test_what_is_loaded_goes_on_from_the_same_axes():
     assert_array_equal(other.vectors, found.vectors)
 
 
-def test_what_is_kept_is_that_of_the_rows_as_they_are():
+def test_moments_match_the_current_rows():
     """After rounds that replaced some of them, far from where they began."""
     rng = np.random.default_rng(6)
     rows = rng.normal(size=(150, 7))
@@ -172,7 +173,7 @@ def test_what_is_kept_is_that_of_the_rows_as_they_are():
     assert_allclose(principal._gram(), 149 * np.cov(rows.T), rtol=1e-4, atol=1e-3)
 
 
-def test_coordinates_are_those_of_a_singular_value_decomposition():
+def test_coordinates_match_a_singular_value_decomposition():
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(30, 4)) * [4, 3, 2, 1] + 5.0
     found = Principal(rows).coordinates(6)
@@ -193,18 +194,18 @@ def test_coordinates_are_those_of_a_singular_value_decomposition():
         ("rbf", "flat", (400, 40), False),  # too few
     ],
 )
-def test_it_is_used_where_it_pays(kernel, kind, size, wanted):
+def test_principal_start_is_used_where_it_is_faster(kernel, kind, size, wanted):
     rng = np.random.default_rng(2)
     rows = flat_models(*size, rng) if kind == "flat" else planted_models(*size, 20, rng)[0]
     affinity = Affinity(rows, kernel, 1.0 if kernel != "laplacian" else 0.01)
     mean = NormalisedAffinity(affinity.matrix()).mean_affinity
     assert_allclose(mean, affinity.matrix().mean())
-    assert affinity.principal.explains(mean, 32) == wanted
+    assert affinity.principal.is_worth_using(mean, 32) == wanted
 
 
 def test_equal_rows_and_rounding_between_them_are_no_start(monkeypatch):
     """Nothing to divide by: a federation whose models collapse goes on."""
-    monkeypatch.setattr("cvrcore.principal._NEAR", 0.0)
+    monkeypatch.setattr("cvrcore.clustering.principal._NEAR", 0.0)
     rng = np.random.default_rng(4)
     selector = cvrcore.CoalitionSelector(
         200, 60, 8, warmup=0, seed=0, initial=flat_models(200, 60, rng)
@@ -219,7 +220,7 @@ def test_equal_rows_and_rounding_between_them_are_no_start(monkeypatch):
 
 def test_any_number_of_threads_selects_the_same(monkeypatch):
     """In chunks of axes, of rows close together."""
-    monkeypatch.setattr("cvrcore.principal._Gram.chunk", 16)
+    monkeypatch.setattr("cvrcore.clustering.principal._Gram.chunk", 16)
 
     def run(threads):
         monkeypatch.setenv("CVRCORE_NUM_THREADS", threads)

@@ -7,15 +7,15 @@ from numpy.testing import assert_array_equal
 
 import cvrcore
 from cvrcore.features import FeatureMap
-from cvrcore.integrations.roster import Answer, Newcomer, NobodyEligibleError, Roster
+from cvrcore.integrations.roster import ClientInfo, NoEligibleClientError, Reply, Roster
 
 POLICIES = ["uniform", "power-of-choice", "active", "oort", "fedcbs", "fedcvr-bolt"]
 SIZES = {f"client-{k}": 10.0 + k for k in range(8)}
 INITIAL = {"hidden": np.zeros((4, 3)), "out.weight": np.ones((2, 4)), "out.bias": np.zeros(2)}
 
 
-def newcomers(names):
-    return {n: Newcomer(SIZES.get(n, 5.0), [1 + len(n), 3, hash_of(n)]) for n in names}
+def infos(names):
+    return {n: ClientInfo(SIZES.get(n, 5.0), [1 + len(n), 3, hash_of(n)]) for n in names}
 
 
 def hash_of(name):
@@ -30,12 +30,12 @@ def model_of(name, t):
 def make_roster(policy, **options):
     roster = Roster(policy, n_select=3, seed=4, options=options)
     roster.watch(INITIAL)
-    roster.welcome(newcomers(reversed(SIZES)))
+    roster.register(infos(reversed(SIZES)))
     return roster
 
 
-def answers(picked, t):
-    return {n: Answer(model=model_of(n, t), loss=1.0 + hash_of(n) / (t + 1)) for n in picked}
+def replies(picked, t):
+    return {n: Reply(model=model_of(n, t), loss=1.0 + hash_of(n) / (t + 1)) for n in picked}
 
 
 def losses(names):
@@ -53,24 +53,24 @@ def test_selects_as_the_plain_loop_does(policy):
         features = FeatureMap.last_layer(INITIAL)
         facts |= {"n_features": 10, "initial": features.extract(INITIAL)}
     if policy == "fedcbs":
-        facts["label_counts"] = [newcomers(names)[n].label_counts for n in names]
+        facts["label_counts"] = [infos(names)[n].label_counts for n in names]
     plain = cvrcore.make_selector(
         policy, n_clients=8, n_select=3, weights=[SIZES[n] for n in names], seed=4, **facts
     )
     for t in range(6):
-        picked = roster.choose(np.random.default_rng(t).permutation(names).tolist(), losses)
+        picked = roster.select(np.random.default_rng(t).permutation(names).tolist(), losses)
         asked = plain.probe()
         known = None if asked is None else [float(hash_of(names[k])) for k in asked]
         selection = plain.select(losses=known)
         assert picked == [names[k] for k in selection.clients]
         back = sorted(selection.clients[:2])
-        came = answers([names[k] for k in back], t)
-        roster.report(came)  # the third is silent
+        received = replies([names[k] for k in back], t)
+        roster.report(received)  # the third is silent
         models = None
         if policy == "fedcvr-bolt":
-            models = [features.extract(came[names[k]].model) for k in back]
+            models = [features.extract(received[names[k]].model) for k in back]
         plain.observe(
-            back, models, [came[names[k]].loss for k in back], failed=[selection.clients[2]]
+            back, models, [received[names[k]].loss for k in back], failed=[selection.clients[2]]
         )
         assert roster.rounds[-1].failed == {picked[2]: "no answer in time"}
 
@@ -78,67 +78,69 @@ def test_selects_as_the_plain_loop_does(policy):
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        (lambda good: Answer(model={**good, "out.bias": np.full(2, np.nan)}), "must be finite"),
-        (lambda good: Answer(model={**good, "hidden": np.full((4, 3), np.inf)}), "must be finite"),
-        (lambda good: Answer(model={**good, "out.bias": np.zeros(3)}), "must have shape"),
-        (lambda good: Answer(model={"hidden": good["hidden"]}), "must hold the array"),
-        (lambda good: Answer(model={**good, "out.bias": np.full(2, 1e200)}), "must stay within"),
-        (lambda good: Answer(), "watched coordinates are wanted"),
-        (lambda good: Answer(watched=[1.0, 2.0]), r"must have shape \(10,\)"),
-        (lambda good: Answer(watched=np.full(10, np.nan)), "must be finite"),
+        (lambda good: Reply(model={**good, "out.bias": np.full(2, np.nan)}), "must be finite"),
+        (lambda good: Reply(model={**good, "hidden": np.full((4, 3), np.inf)}), "must be finite"),
+        (lambda good: Reply(model={**good, "out.bias": np.zeros(3)}), "must have shape"),
+        (lambda good: Reply(model={"hidden": good["hidden"]}), "must hold the array"),
+        (lambda good: Reply(model={**good, "out.bias": np.full(2, 1e200)}), "must stay within"),
+        (lambda good: Reply(), "watched coordinates are wanted"),
+        (lambda good: Reply(watched=[1.0, 2.0]), r"must have shape \(10,\)"),
+        (lambda good: Reply(watched=np.full(10, np.nan)), "must be finite"),
     ],
 )
-def test_bad_answer_is_a_told_failure_and_the_round_goes_on(bad, why, caplog):
+def test_invalid_reply_is_reported_as_failed_and_the_round_goes_on(bad, why, caplog):
     roster = make_roster("fedcvr-bolt", warmup=0)
-    picked = roster.choose(SIZES)
-    came = answers(picked, 0)
-    came[picked[1]] = bad(came[picked[1]].model)
+    picked = roster.select(SIZES)
+    received = replies(picked, 0)
+    received[picked[1]] = bad(received[picked[1]].model)
     with caplog.at_level(logging.WARNING):
-        taken = roster.report(came)
+        taken = roster.report(received)
     assert set(taken) == {picked[0], picked[2]}
     assert list(roster.rounds[0].failed) == [picked[1]]
     assert re.search(why, roster.rounds[0].failed[picked[1]])
     assert picked[1] in caplog.text
     assert roster.selector.round == 1
-    roster.choose(SIZES)
+    roster.select(SIZES)
 
 
 def test_missing_loss_fails_that_client_only():
     roster = make_roster("oort")
-    picked = roster.choose(SIZES)
-    came = answers(picked, 0)
-    came[picked[0]] = Answer(model=came[picked[0]].model)
-    assert set(roster.report(came)) == set(picked[1:])
+    picked = roster.select(SIZES)
+    received = replies(picked, 0)
+    received[picked[0]] = Reply(model=received[picked[0]].model)
+    assert set(roster.report(received)) == set(picked[1:])
     assert "rms loss is wanted" in roster.rounds[0].failed[picked[0]]
 
 
 def test_stranger_is_logged_and_left_out(caplog):
     roster = make_roster("uniform")
-    picked = roster.choose(SIZES)
+    picked = roster.select(SIZES)
     stranger = next(n for n in SIZES if n not in picked)
-    roster.report({**answers(picked, 0), stranger: Answer(), "mallory": Answer()})
+    roster.report({**replies(picked, 0), stranger: Reply(), "mallory": Reply()})
     assert set(roster.rounds[0].reported) == set(picked)
     assert stranger in caplog.text
     assert "mallory" in caplog.text
 
 
-def test_slots_survive_leaving_and_returning_and_newcomers_extend_them():
+def test_slots_survive_leaving_and_returning_and_new_clients_extend_them():
     roster = make_roster("fedcvr-bolt", warmup=1)
     for t in range(4):
         present = [n for n in sorted(SIZES) if n != "client-2"] if t % 2 else sorted(SIZES)
-        picked = roster.choose(present)
+        picked = roster.select(present)
         assert set(picked) <= set(present)
-        roster.report(answers(picked, t))
-    assert roster.welcome(newcomers(["zoe", "adam"])) == {}
+        roster.report(replies(picked, t))
+    assert roster.register(infos(["zoe", "adam"])) == {}
     assert roster.ids.slots(["client-2", "client-7", "adam", "zoe"]).tolist() == [2, 7, 8, 9]
     assert roster.selector.n_clients == 10
-    assert set(roster.choose(["adam", "zoe"])) == {"adam", "zoe"}
+    assert set(roster.select(["adam", "zoe"])) == {"adam", "zoe"}
     assert_array_equal(roster.selector.weights[8:], [5.0, 5.0])
 
 
-def test_refuses_a_client_without_a_sound_size():
+def test_refuses_a_client_without_a_valid_size():
     roster = make_roster("uniform")
-    refused = roster.welcome({"a": Newcomer(float("nan")), "b": Newcomer(-1), "c": Newcomer(2)})
+    refused = roster.register(
+        {"a": ClientInfo(float("nan")), "b": ClientInfo(-1), "c": ClientInfo(2)}
+    )
     assert set(refused) == {"a", "b"}
     assert "c" in roster.ids
     assert "a" not in roster.ids
@@ -148,20 +150,20 @@ def test_integer_ids_are_the_slots_of_a_ready_selector():
     """Even when the first one met is not number 0."""
     selector = cvrcore.make_selector("uniform", 6, 2, weights=[1, 1, 1, 1, 1, 0], seed=0)
     roster = Roster(selector)
-    roster.welcome({5: Newcomer(), 3: Newcomer()})
-    assert roster.choose([5, 3]) == [3]  # number 5 has no samples
-    roster.report({3: Answer()})
-    roster.welcome({6: Newcomer()})
+    roster.register({5: ClientInfo(), 3: ClientInfo()})
+    assert roster.select([5, 3]) == [3]  # number 5 has no samples
+    roster.report({3: Reply()})
+    roster.register({6: ClientInfo()})
     assert roster.ids.slot(6) == 6
 
 
-def test_nobody_eligible_is_its_own_error():
+def test_no_eligible_client_is_its_own_error():
     roster = Roster("uniform", n_select=1, seed=0)
-    with pytest.raises(NobodyEligibleError):
-        roster.choose(["ann"])
-    roster.welcome({"ann": Newcomer(1), "bob": Newcomer(0)})
-    with pytest.raises(NobodyEligibleError):
-        roster.choose(["bob"])
+    with pytest.raises(NoEligibleClientError):
+        roster.select(["ann"])
+    roster.register({"ann": ClientInfo(1), "bob": ClientInfo(0)})
+    with pytest.raises(NoEligibleClientError):
+        roster.select(["bob"])
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -171,8 +173,8 @@ def test_restored_state_continues_to_the_same_picks(policy, tmp_path):
     def rounds(roster, begin, end):
         found = []
         for t in range(begin, end):
-            found.append(roster.choose(SIZES, losses))
-            roster.report(answers(found[-1], t))
+            found.append(roster.select(SIZES, losses))
+            roster.report(replies(found[-1], t))
         return found
 
     whole = rounds(make_roster(policy), 0, 8)
@@ -210,39 +212,39 @@ def test_features_must_fit_a_ready_selector():
         roster.watch(INITIAL)
 
 
-def test_a_policy_that_probes_must_be_told_how():
+def test_a_probing_policy_needs_a_probe_function():
     roster = make_roster("power-of-choice")
     with pytest.raises(ValueError, match="'power-of-choice' probes: ask must be given, got None"):
-        roster.choose(SIZES)
+        roster.select(SIZES)
     assert roster.selector.round == 0
-    assert len(roster.choose(SIZES, losses)) == 3  # nothing was spoilt
+    assert len(roster.select(SIZES, losses)) == 3  # nothing was spoilt
 
 
 def test_a_report_without_a_round_is_refused():
     roster = make_roster("uniform")
-    with pytest.raises(ValueError, match="report must follow choose"):
+    with pytest.raises(ValueError, match="report must follow select"):
         roster.report({})
-    picked = roster.choose(SIZES)
-    roster.report(answers(picked, 0))
-    with pytest.raises(ValueError, match="report must follow choose"):
-        roster.report(answers(picked, 0))
+    picked = roster.select(SIZES)
+    roster.report(replies(picked, 0))
+    with pytest.raises(ValueError, match="report must follow select"):
+        roster.report(replies(picked, 0))
 
 
-def test_updates_are_watched_as_changes_of_what_was_sent():
+def test_watched_updates_are_differences_from_the_model_sent():
     """The same picks as by hand, with rows less those of the model sent."""
     features = FeatureMap.last_layer(INITIAL)
     roster = Roster("fedcvr-bolt", n_select=3, seed=4, features="update", options={"warmup": 1})
     roster.watch(INITIAL)
-    roster.welcome(newcomers(SIZES))
+    roster.register(infos(SIZES))
     names = sorted(SIZES)
     plain = cvrcore.CoalitionSelector(8, 10, 3, weights=[SIZES[n] for n in names], warmup=1, seed=4)
     for t in range(4):
-        sent, picked, selection = model_of("server", t), roster.choose(names), plain.select()
+        sent, picked, selection = model_of("server", t), roster.select(names), plain.select()
         assert picked == [names[k] for k in selection.clients]
-        came = answers(picked, t)
-        roster.report(came, sent=sent)
+        received = replies(picked, t)
+        roster.report(received, sent=sent)
         clients = np.sort(selection.clients)
-        plain.observe(clients, features.updates([came[names[k]].model for k in clients], sent))
+        plain.observe(clients, features.updates([received[names[k]].model for k in clients], sent))
     assert_array_equal(roster.selector.rows, plain.rows)
     other = Roster("fedcvr-bolt", n_select=3, seed=4)
     with pytest.raises(ValueError, match="features must be 'update', as in the saved state"):
@@ -252,24 +254,24 @@ def test_updates_are_watched_as_changes_of_what_was_sent():
 def test_label_counts_are_wanted_and_passed_on_as_clients_join(caplog):
     roster = make_roster("fedcbs")
     with caplog.at_level(logging.WARNING):
-        roster.welcome({"blank": Newcomer(3.0, None)})
+        roster.register({"blank": ClientInfo(3.0, None)})
     assert "'fedcbs' wants its label counts" in caplog.text
-    roster.welcome({"late": Newcomer(3.0, [9, 0, 1])})
+    roster.register({"late": ClientInfo(3.0, [9, 0, 1])})
     assert roster.selector.n_clients == 9
     assert_array_equal(roster.selector.label_counts[-1], [9, 0, 1])
 
 
 @pytest.mark.parametrize("weight", [np.nan, np.inf, -1.0])
-def test_a_client_of_no_sound_size_is_not_taken_in(weight, caplog):
+def test_a_client_of_no_valid_size_is_not_taken_in(weight, caplog):
     roster = make_roster("uniform")
     with caplog.at_level(logging.WARNING):
-        roster.welcome({"odd": Newcomer(weight, None)})
+        roster.register({"odd": ClientInfo(weight, None)})
     assert "must be finite and non-negative" in caplog.text
     assert "odd" not in roster.ids
     assert "odd" not in {id for t in range(20) for id in _round(roster, [*SIZES, "odd"])}
 
 
 def _round(roster, names):
-    picked = roster.choose(names)
-    roster.report({id: Answer() for id in picked})
+    picked = roster.select(names)
+    roster.report({id: Reply() for id in picked})
     return picked

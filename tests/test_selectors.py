@@ -353,7 +353,7 @@ def test_negative_losses_are_a_mean_but_no_root_mean_square(make):
         assert world.selector.round == 1
 
 
-def test_a_round_nobody_answered_can_be_closed(make):
+def test_a_round_without_answers_can_be_closed(make):
     world = World(make(seed=14), 14)
     for _ in range(3):
         world.probe()

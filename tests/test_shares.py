@@ -7,14 +7,14 @@ from siege import ATTACKERS, N_CLIENTS, N_FEATURES, N_SELECT, Siege, make
 
 
 @pytest.mark.parametrize("away", [0.0, 0.3])
-def test_nobody_takes_more_than_its_share(policy, away):
+def test_no_client_exceeds_its_share(policy, away):
     siege = Siege(make(policy, max_share=1.25), 5, away)
     for _ in range(600):
         siege.round()
     assert (siege.picks <= 1.25 * siege.even + 1 + 1e-9).all()
 
 
-def test_without_a_cap_they_do():
+def test_without_max_share_attackers_exceed_their_share():
     """The sieges of these tests are real: the loss-based policies fall to them."""
     for policy in ("power-of-choice", "active", "oort"):
         siege = Siege(make(policy), 5)
@@ -23,7 +23,7 @@ def test_without_a_cap_they_do():
         assert siege.picks[ATTACKERS].sum() > 1.9 * siege.even[ATTACKERS].sum(), policy
 
 
-def test_no_stretch_of_rounds_lets_saved_up_picks_loose():
+def test_credit_is_capped_in_any_interval_of_rounds():
     """A client that slept for long cannot take every round afterwards."""
     selector = make("power-of-choice", max_share=1.5, n_candidates=N_CLIENTS)
     tops = []
@@ -39,7 +39,7 @@ def test_no_stretch_of_rounds_lets_saved_up_picks_loose():
     assert 1.4 * even <= sum(tops[300:]) <= 1.5 * even + 3
 
 
-def test_a_round_is_filled_even_from_those_above_their_share():
+def test_a_round_is_filled_by_clients_above_their_share_if_needed():
     selector = make("uniform", max_share=1.01)
     for _ in range(50):
         assert len(selector.select(available=[1, 2, 3, 4, 5])) == N_SELECT
@@ -47,7 +47,7 @@ def test_a_round_is_filled_even_from_those_above_their_share():
 
 
 @pytest.mark.parametrize("away", [0.0, 0.4])
-def test_everybody_gets_its_minimum(policy, away):
+def test_every_client_gets_its_minimum(policy, away):
     """2,000 rounds under siege: nobody available is left out."""
     siege = Siege(make(policy, min_share=0.5), 6, away)
     for _ in range(2000):
@@ -68,7 +68,7 @@ def test_coverage_holds_for_every_law_of_fedcvr_bolt(score, within):
 
 @pytest.mark.parametrize("away", [0.0, 0.4])
 @pytest.mark.parametrize("score", ["zscore", "log"])
-def test_bounded_scores_leave_everybody_available_a_chance(score, away):
+def test_bounded_scores_leave_every_available_client_a_chance(score, away):
     """2,000 rounds beside peers whose score is a million times larger, without any guard."""
     siege = Siege(make("fedcvr-bolt", score=score), 12, away)
     least = 1.0
@@ -80,7 +80,7 @@ def test_bounded_scores_leave_everybody_available_a_chance(score, away):
     assert least > 0
 
 
-def test_raw_scores_leave_some_none():
+def test_raw_scores_leave_some_clients_no_chance():
     """The siege of the test above is real: with the article's own scale somebody starves."""
     siege = Siege(make("fedcvr-bolt"), 12)
     starved = 0
@@ -109,7 +109,7 @@ def test_forced_places_stay_in_the_coalition_and_their_law_is_stated():
     assert forced > 10
 
 
-def test_inclusion_with_forced_places_is_what_happens():
+def test_inclusion_with_forced_places_is_the_frequency():
     """Uniform draws with two clients due, four thousand times over."""
     selector = make("uniform", min_share=0.5)
     selector._gate.owed[:] = 0.0
@@ -124,7 +124,7 @@ def test_inclusion_with_forced_places_is_what_happens():
     assert_allclose(picked.inclusion[0], 2 / (N_CLIENTS - 2))
 
 
-def test_probabilities_of_those_barred_are_zero(policy):
+def test_barred_clients_have_probability_zero(policy):
     siege = Siege(make(policy, max_share=1.2), 9)
     barred = 0
     for _ in range(100):

@@ -6,10 +6,11 @@ from builds import BUILDS, load_kernels
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import flat_models, planted_models
 
-from cvrcore.affinity import Affinity
-from cvrcore.normalised import NormalisedAffinity
-from cvrcore.spectral import Bare, _extended, block_width, spectral_points
-from cvrcore.subspace import TOLERANCE, Basis
+from cvrcore.clustering.affinity import Affinity
+from cvrcore.clustering.direct import DenseAffinity
+from cvrcore.clustering.eigensolver import block_width, spectral_points
+from cvrcore.clustering.operators import NormalisedAffinity
+from cvrcore.clustering.subspace import TOLERANCE, Basis
 
 SIZES = [(5, 2), (37, 7), (100, 16), (61, 35)]
 
@@ -56,7 +57,7 @@ def test_kernels_match_numpy(kernels, n_clients, n_vectors):
     assert_allclose(worst, np.square(residual).sum(axis=0)[:2].max(), rtol=1e-3, atol=1e-10)
 
 
-def test_rotations_leave_what_lapack_leaves(kernels):
+def test_jacobi_rotations_match_lapack(kernels):
     """Repeated, negative and far apart eigenvalues, in a matrix that is not nearly diagonal."""
     rng = np.random.default_rng(7)
     wanted = np.array([3.0, 1.0, 1.0, 1.0, 0.2, 1e-3, 0.0, -0.5])
@@ -97,7 +98,7 @@ def test_warm_start_finds_the_leading_vectors(backend, n_clients):
     rows[:6] = centres[:6] + 0.4 * rng.normal(size=(6, 20))
     matrix = Affinity(rows, "rbf", 1.0).matrix()
     warm = Basis(basis.vectors, basis.values)
-    points, found = spectral_points(Bare(matrix), 6, warm)
+    points, found = spectral_points(DenseAffinity(matrix), 6, warm)
     assert found.products > 0  # it did iterate
     exact = np.linalg.eigh(NormalisedAffinity(matrix).matrix)[1][:, ::-1][:, :5]
     cosines = np.linalg.svd(exact.T @ found.vectors[:, :5], compute_uv=False)
@@ -124,9 +125,11 @@ def affinities(kind, n_clients, n_rounds):
 def test_warm_pairs_are_within_tolerance(kind, n_clients, told):
     """Residuals of the vectors that are handed on, worked out in float64."""
     (matrix, _), *rounds = affinities(kind, n_clients, 6)
-    _, basis = spectral_points(Bare(matrix), 20)
+    _, basis = spectral_points(DenseAffinity(matrix), 20)
     for matrix, ids in rounds:
-        _, basis = spectral_points(Bare(matrix), 20, basis, changed=ids if told else ids[:0])
+        _, basis = spectral_points(
+            DenseAffinity(matrix), 20, basis, changed=ids if told else ids[:0]
+        )
         assert basis.products > 0  # it did iterate
         wanted, values = basis.vectors[:, :19].astype(np.float64), basis.values[:19]
         residual = NormalisedAffinity(matrix).matrix @ wanted - wanted * values
@@ -134,32 +137,11 @@ def test_warm_pairs_are_within_tolerance(kind, n_clients, told):
         assert np.linalg.norm(residual, axis=0).max() < 1.2 * TOLERANCE * values[-1]
 
 
-def largest_error(operator, vectors, n_wanted):
-    """Return the largest residual of the wanted Ritz pairs of a span, in float64."""
-    block, _ = np.linalg.qr(vectors.astype(np.float64))
-    values, turn = np.linalg.eigh(block.T @ operator.matrix @ block)
-    ritz = block @ turn[:, ::-1][:, :n_wanted]
-    residual = operator.matrix @ ritz - ritz * values[::-1][:n_wanted]
-    return np.linalg.norm(residual, axis=0).max()
-
-
-@pytest.mark.parametrize("kind", ["planted", "flat"])
-def test_entries_of_changed_clients_are_made_anew(kind):
-    """That is where most of an old basis' error lies, and all that is worked on."""
-    (old, _), (matrix, ids) = affinities(kind, 400, 1)
-    _, basis = spectral_points(Bare(old), 20)
-    operator = NormalisedAffinity(matrix)
-    anew = _extended(operator, basis.vectors, basis.values, ids)
-    others = np.setdiff1d(np.arange(400), ids)
-    assert_array_equal(anew[others], basis.vectors[others])
-    assert largest_error(operator, anew, 19) < 0.5 * largest_error(operator, basis.vectors, 19)
-
-
 def test_coalitions_that_stand_apart_cost_one_product():
     (matrix, _), *rounds = affinities("planted", 400, 9)
-    _, basis = spectral_points(Bare(matrix), 20)
+    _, basis = spectral_points(DenseAffinity(matrix), 20)
     for matrix, ids in rounds:
-        _, basis = spectral_points(Bare(matrix), 20, basis, changed=ids)
+        _, basis = spectral_points(DenseAffinity(matrix), 20, basis, changed=ids)
     assert basis.products == 1
     assert basis.degree == 0  # no filter: Ritz vectors of what was there, and their images
 
@@ -173,7 +155,7 @@ def test_a_block_has_guard_vectors(n_clients, n_wanted):
 
 @pytest.mark.parametrize("kind", ["planted", "flat"])
 def test_large_cold_problems_start_from_principal_coordinates(monkeypatch, kind):
-    monkeypatch.setattr("cvrcore.spectral.DENSE_LIMIT", 200)
+    monkeypatch.setattr("cvrcore.clustering.eigensolver.LAPACK_LIMIT", 200)
     rng = np.random.default_rng(5)
     rows = planted_models(400, 30, 8, rng)[0] if kind == "planted" else flat_models(400, 30, rng)
     affinity = Affinity(rows, "rbf", 1.0)
@@ -188,3 +170,14 @@ def test_vanishing_columns_are_refused(kernels):
     _, block, image = problem(40, 6)
     block[:, 3] *= np.float32(1e-20)
     assert ritz_error(kernels, block, image) == -1.0
+
+
+def test_a_block_that_has_become_too_narrow_is_not_a_start():
+    """More clients are picked than before: the last eigenvectors are too few."""
+    rng = np.random.default_rng(2)
+    rows, _ = planted_models(200, 40, 30, rng)
+    affinity = Affinity(rows, "rbf", 1.0)
+    _, narrow = spectral_points(affinity, 5)
+    points, wide = spectral_points(affinity, 30, narrow)
+    assert narrow.vectors.shape[1] < 29 < wide.vectors.shape[1]
+    assert points.shape == (200, 29)

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import play
+from problems import append, entries, play
 
 import cvrcore
-from cvrcore import _backend
-from cvrcore.store import CovarianceStore
+from cvrcore.covariance.store import CovarianceStore
+from cvrcore.kernels import dispatch
 
 
 @pytest.mark.parametrize("rate", ["decay", 0.2])
-def test_a_window_lets_its_mean_stand_for_what_it_drops(rate):
+def test_a_window_replaces_dropped_residuals_by_its_mean(rate):
     """``C = (1 - weight kept) ...``: against the same sums written out."""
     n_clients, n_features, window = 6, 3, 4
     rng = np.random.default_rng(7)
@@ -20,12 +20,12 @@ def test_a_window_lets_its_mean_stand_for_what_it_drops(rate):
     for s in range(11):
         step = 1 / (s + 2) if rate == "decay" else rate
         residuals.append(rng.normal(size=(n_clients, n_features)))
-        store.append(residuals[-1], step)
+        append(store, residuals[-1], step)
         ones *= 1 - step
         weights = [w * (1 - step) for w in weights] + [step]
     kept = sum(weights[-window:])
     assert store.form == "window"
-    assert store.history.dropped == pytest.approx(1 - kept / sum(weights))
+    assert store.log.dropped == pytest.approx(1 - kept / sum(weights))
     recent = sum(
         w * np.einsum("kd,jd->dkj", r, r)
         for w, r in zip(weights[-window:], residuals[-window:], strict=True)
@@ -33,9 +33,9 @@ def test_a_window_lets_its_mean_stand_for_what_it_drops(rate):
     expected = ones + recent * sum(weights) / kept
     assert_allclose(store.dense(), expected, rtol=1e-12)
     representative = np.array([-1, 0, 0, 3, 3, 5])
-    entries = store.scale * store.entries(representative)
+    found = store.scale * entries(store, representative)
     for k, j in ((1, 0), (2, 0), (4, 3)):
-        assert_allclose(entries[k], expected[:, k, j], rtol=1e-12)
+        assert_allclose(found[k], expected[:, k, j], rtol=1e-12)
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 70])
@@ -109,8 +109,8 @@ def test_little_reuse_turns_the_store_dense_early():
     rounds = 0
     while store.form == "factored":
         representative = rng.integers(200, size=200)
-        store.entries(representative)
-        store.append(rng.normal(size=(200, 3)), 1 / (rounds + 2))
+        entries(store, representative)
+        append(store, rng.normal(size=(200, 3)), 1 / (rounds + 2))
         rounds += 1
     assert rounds < 60  # by size alone it would be 100
 
@@ -133,7 +133,7 @@ def test_a_step_that_was_cut_off_is_not_built_upon(monkeypatch):
     play(selector, np.random.default_rng(19), 2)  # the covariance was not touched: it goes on
     picked = selector.select()
     with monkeypatch.context() as patch:
-        patch.setitem(_backend.__dict__, "advance_moments", fail)
+        patch.setitem(dispatch.__dict__, "advance_moments", fail)
         with pytest.raises(MemoryError):
             selector.observe(picked.clients, models)
     with pytest.raises(RuntimeError, match="cut off in the middle: load the last saved state"):
@@ -141,23 +141,3 @@ def test_a_step_that_was_cut_off_is_not_built_upon(monkeypatch):
     picked = selector.select()
     with pytest.raises(RuntimeError, match="cut off in the middle"):
         selector.observe(picked.clients, models)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_representatives_at_hand_or_copied_teach_the_same(dtype, monkeypatch):
-    """Those of large residuals are copied to one place, for memory's sake."""
-
-    def run():
-        rng = np.random.default_rng(31)
-        initial = rng.normal(size=(40, 6))
-        options = {"warmup": 0, "seed": 0, "initial": initial, "dtype": dtype}
-        selector = cvrcore.CoalitionSelector(40, 6, 5, store="window", window=4, **options)
-        seen = []
-        for _ in range(9):
-            play(selector, rng, 1)
-            seen.append(selector.scores)
-        return seen
-
-    at_hand = run()
-    monkeypatch.setattr("cvrcore.store._NEAR", 0)
-    assert_array_equal(at_hand, run())

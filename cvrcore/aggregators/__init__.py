@@ -1,17 +1,17 @@
-"""Aggregators: from the models that came back to the next global model.
+"""Aggregators: the models of a round in, the next global model out.
 
-Framework-neutral: a model is a list of NumPy arrays, of any shapes. An aggregator sees the
-`Selection` that led to the reports, with its coalitions and inclusion probabilities, and
-may keep state between rounds::
+Framework-neutral: a model is a list of NumPy arrays, of any shapes. An aggregator gets the
+round's `Selection`, with its coalitions and inclusion probabilities, and may keep state
+between rounds::
 
     aggregator = make_aggregator("memory", dtype="bfloat16")
-    picked = selector.select()
-    ...                                       # send `model` to picked.clients, wait
-    model = aggregator.aggregate(model, models_back, clients_back, n_samples, picked)
+    selection = selector.select()
+    ...                                       # send `model` to selection.clients, wait
+    model = aggregator.aggregate(model, received, clients, n_samples, selection)
     state = aggregator.state_dict()           # arrays and plain values: save_state takes it
 
 ========================  ======================================  =====================
-name                      each report counts by                   the server keeps
+name                      weight of each report                   the server keeps
 ========================  ======================================  =====================
 ``sizes``                 its samples (the paper)                 nothing
 ``mean``                  1                                       nothing
@@ -28,13 +28,10 @@ import difflib
 from typing import Any
 
 from .base import Aggregator, Arrays, weighted_mean
-from .memory import CoalitionMemoryAggregator, MemoryAggregator
-from .shares import (
-    CoalitionMassAggregator,
-    ImportanceAggregator,
-    MeanAggregator,
-    SizesAggregator,
-)
+from .coalition_memory import CoalitionMemoryAggregator
+from .importance import ImportanceAggregator
+from .memory import MemoryAggregator
+from .weighted import CoalitionMassAggregator, MeanAggregator, SizesAggregator
 
 __all__ = ["AGGREGATORS", "Aggregator", "Arrays", "make_aggregator", "weighted_mean"]
 

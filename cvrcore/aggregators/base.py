@@ -1,4 +1,4 @@
-"""The protocol of every aggregator: from the models that came back to the next one."""
+"""The protocol of every aggregator: the models of a round in, the next global model out."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validation import Float, Ids, check_finite, check_ids, check_weights
 from ..selection import Selection
+from ..validation import Float, Ids, check_ids, check_weights
 
 Arrays = list[NDArray[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
-class News:
-    """One round, checked: the arguments of `Aggregator.aggregate`."""
+class RoundUpdates:
+    """The checked arguments of one call of `Aggregator.aggregate`."""
 
     current: Sequence[NDArray[Any]]
     updates: Sequence[Sequence[NDArray[Any]]]
@@ -28,11 +28,11 @@ class News:
 
 
 class Aggregator(abc.ABC):
-    """Merges reported models; a subclass writes `_merge`."""
+    """Computes the next global model; a subclass implements `_merge`."""
 
     name: ClassVar[str]
-    #: Whether it estimates the update of the whole population, so that one model must
-    #: serve all clients: algorithms that keep several models cannot use it.
+    #: Whether it estimates the update of the whole population: all clients then share one
+    #: model, and algorithms that keep several models cannot use it.
     whole_population: ClassVar[bool] = False
 
     def aggregate(
@@ -50,23 +50,23 @@ class Aggregator(abc.ABC):
         current : list of arrays
             The model that was sent.
         updates : list of lists of arrays
-            The models that came back, aligned with `clients`; arrays like `current`'s.
+            The models received, aligned with `clients`; arrays of the shapes of `current`.
         clients : array-like of int, shape (len(updates),)
-            Who reported.
+            The clients that reported.
         weights : array-like of shape (n_clients,)
-            Raw sample counts n_k of all clients.
+            Sample counts n_k of all clients, not normalised.
         selection : Selection, optional
             The round's decision.
 
         Returns
         -------
         list of arrays
-            `current` itself, copied, when nobody reported.
+            A copy of `current` if no client reported.
 
         Raises
         ------
         ValueError
-            If lengths or shapes disagree, or all who reported have weight 0.
+            If lengths or shapes disagree, or all clients that reported have weight 0.
         """
         counts = np.asarray(weights)
         checked = check_weights(weights, counts.shape[0] if counts.ndim == 1 else 0)
@@ -80,14 +80,14 @@ class Aggregator(abc.ABC):
                 raise ValueError(f"updates of client {client} must be {wanted}, got {shapes}")
         if ids.size == 0:
             return [array.copy() for array in current]
-        return self._merge(News(current, updates, ids, checked, selection))
+        return self._merge(RoundUpdates(current, updates, ids, checked, selection))
 
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values."""
         return {"aggregator": self.name}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Load what `state_dict` returned."""
         if state.get("aggregator") != self.name:
             raise ValueError(
                 f"state must be of aggregator {self.name!r}, got {state.get('aggregator')!r}"
@@ -99,81 +99,41 @@ class Aggregator(abc.ABC):
         return 0
 
     @abc.abstractmethod
-    def _merge(self, news: News) -> Arrays:
-        """Return the next model; somebody reported."""
+    def _merge(self, received: RoundUpdates) -> Arrays:
+        """Return the next model; at least one client reported."""
 
 
-class ShareAggregator(Aggregator):
-    """An aggregator whose model is a weighted sum of those that came back."""
+class WeightedAggregator(Aggregator):
+    """An aggregator without state: the next model is a weighted sum of the models received."""
 
     @abc.abstractmethod
-    def _shares(self, news: News) -> Float:
-        """Return how much each reporter counts, not yet normalised."""
+    def _factors(self, received: RoundUpdates) -> Float:
+        """Return the weight of each reported model, not yet normalised."""
 
     @property
-    def _keeps_sum(self) -> bool:
-        """Whether shares mean what they say: the rest up to 1 is left to the model sent."""
+    def _is_unnormalised(self) -> bool:
+        """Whether factors are used as they are: the model sent gets 1 minus their sum."""
         return False
 
-    def _merge(self, news: News) -> Arrays:
-        shares = self._shares(news)
-        total = shares.sum()
+    def _merge(self, received: RoundUpdates) -> Arrays:
+        factors = self._factors(received)
+        total = factors.sum()
         if not total > 0:
             raise ValueError(f"weights of the clients that reported must sum above 0, got {total}")
-        if not self._keeps_sum:
-            return weighted_mean(news.updates, shares / total)
-        return weighted_mean([*news.updates, news.current], np.append(shares, 1.0 - total))
-
-
-class Flat:
-    """Models as one vector: the form in which updates are remembered.
-
-    Parameters
-    ----------
-    model : list of arrays
-        Any model of the family; only shapes and dtypes are read.
-    """
-
-    def __init__(self, model: Sequence[NDArray[Any]]) -> None:
-        self._kinds = [(array.shape, array.dtype) for array in model]
-        self.size = sum(array.size for array in model)
-
-    def join(self, model: Sequence[NDArray[Any]]) -> Float:
-        """Return the model as one vector: float32 if all its arrays are, else float64."""
-        single = all(dtype == np.float32 for _, dtype in self._kinds)
-        parts = [np.asarray(a, dtype=np.float32 if single else np.float64).ravel() for a in model]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def split(self, vector: Float) -> Arrays:
-        """Return the vector as arrays; whole numbers are rounded."""
-        arrays, start = [], 0
-        for shape, dtype in self._kinds:
-            stop = start + int(np.prod(shape))
-            part = vector[start:stop].reshape(shape)
-            arrays.append((np.rint(part) if dtype.kind in "iu" else part).astype(dtype))
-            start = stop
-        return arrays
-
-    def changes(
-        self, updates: Sequence[Sequence[NDArray[Any]]], clients: Ids, base: Float
-    ) -> Float:
-        """Return what each client changed, rows of float32; what is not finite is refused."""
-        found = np.empty((len(updates), self.size), dtype=np.float32)
-        for client, update, row in zip(clients, updates, found, strict=True):
-            with np.errstate(over="ignore", invalid="ignore"):  # refused on the next line
-                np.subtract(self.join(update), base, out=row, casting="same_kind")
-            check_finite(row, f"updates of client {client}")
-        return found
+        if not self._is_unnormalised:
+            return weighted_mean(received.updates, factors / total)
+        models = [*received.updates, received.current]
+        return weighted_mean(models, np.append(factors, 1.0 - total))
 
 
 def weighted_mean(updates: Sequence[Sequence[NDArray[Any]]], shares: Float) -> Arrays:
-    """Return the mean of models with the given shares, each array in its own dtype."""
+    """Return the sum of models times their shares, each array in its own dtype."""
     merged = []
     for arrays in zip(*updates, strict=True):
         first = arrays[0]
         kind = first.dtype if first.dtype in (np.float32, np.float64) else np.dtype(np.float64)
         mean = np.multiply(first, shares[0], dtype=kind)
-        # Two arrays that stay in cache, not a stack of all models that does not.
+        # Two arrays that stay in the cache; a stack of all models would not.
         term = np.empty_like(mean)
         for array, share in zip(arrays[1:], shares[1:], strict=True):
             mean += np.multiply(array, share, out=term, dtype=kind)

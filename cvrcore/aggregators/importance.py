@@ -1,4 +1,4 @@
-"""What each report stands for: its share of the samples over its chance to be picked."""
+"""Importance weights: inclusion probabilities in, the weight of each reported model out."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from .._validation import Float, check_choice
-from .base import News
+from ..validation import Float, check_choice
+from .base import RoundUpdates, WeightedAggregator
 
 FORMS: Final = ("horvitz-thompson", "self-normalised", "stratified")
 
@@ -18,9 +18,9 @@ def check_form(value: str, choices: Sequence[str]) -> str:
     return check_choice(value, "form", choices)
 
 
-def inclusion_for(name: str, news: News) -> Float:
-    """Return the inclusion probabilities of a round, above 0 for all that reported."""
-    clients, selection = news.clients, news.selection
+def inclusion_for(name: str, received: RoundUpdates) -> Float:
+    """Return the inclusion probabilities of a round; refuse 0 for a client that reported."""
+    clients, selection = received.clients, received.selection
     inclusion = None if selection is None else selection.inclusion
     if inclusion is None:
         raise ValueError(
@@ -35,31 +35,74 @@ def inclusion_for(name: str, news: News) -> Float:
     return inclusion
 
 
-def importance_factors(form: str, news: News, weights: Float, inclusion: Float) -> Float:
-    """Return how much each report counts; their sum is 1, or 1 on average.
+def importance_factors(
+    form: str, received: RoundUpdates, weights: Float, inclusion: Float
+) -> Float:
+    """Return the weight of each reported model; the weights sum to 1, or to 1 on average.
 
-    Those picked that stayed silent count as missing at random: what came back stands for
-    them too, so that chances are multiplied by the share of the picked that reported.
+    Selected clients without a report count as missing at random: inclusion probabilities are
+    multiplied by the share of the selected clients that reported.
 
     Parameters
     ----------
     form : str
         See `ImportanceAggregator`.
-    news : News
-        Of a round whose selection is known.
+    received : RoundUpdates
+        With a selection.
     weights : ndarray of shape (n_clients,)
-        Samples of each client of the population that is estimated.
+        Sample counts of the clients whose mean update is estimated.
     inclusion : ndarray of shape (n_clients,)
     """
-    assert news.selection is not None
-    clients, labels, n_picked = news.clients, news.selection.coalitions, len(news.selection)
+    assert received.selection is not None
+    clients, labels = received.clients, received.selection.coalitions
+    n_selected = len(received.selection)
     total = weights.sum()
-    odds = weights[clients] / (total * inclusion[clients])
+    ratios = weights[clients] / (total * inclusion[clients])
     if form == "horvitz-thompson":
-        return np.asarray(odds * (n_picked / clients.size))
+        return np.asarray(ratios * (n_selected / clients.size))
     if form == "self-normalised" or labels is None:
-        return np.asarray(odds / odds.sum())
+        return np.asarray(ratios / ratios.sum())
     mass = np.bincount(labels, weights=weights) / total
     strata = labels[clients]
-    reported = np.bincount(strata, weights=odds, minlength=mass.size)
-    return np.asarray(odds * mass[strata] / reported[strata])
+    reported = np.bincount(strata, weights=ratios, minlength=mass.size)
+    return np.asarray(ratios * mass[strata] / reported[strata])
+
+
+class ImportanceAggregator(WeightedAggregator):
+    """Each report has the weight ``alpha_k / pi_k`` (Horvitz-Thompson estimator).
+
+    With alpha_k the client's share of the samples of all clients that could be selected, u_k
+    its update and pi_k its inclusion probability, the step ``sum_k alpha_k u_k / pi_k`` over
+    the selected clients has the mean ``sum_k pi_k alpha_k u_k / pi_k = sum_k alpha_k u_k``:
+    the step of full participation, for every policy with pi_k > 0 wherever alpha_k > 0.
+
+    Parameters
+    ----------
+    form : {"horvitz-thompson", "self-normalised", "stratified"}
+        The unbiased step; its weights divided by their sum (Hajek estimator: a bias that
+        vanishes as more clients are selected, less variance where weights vary); or divided
+        within each coalition, whose weight is then its share of the samples.
+
+    References
+    ----------
+    .. [1] Horvitz and Thompson, "A generalization of sampling without replacement from a
+       finite universe", JASA, 1952.
+    .. [2] Chen, Horvath and Richtarik, "Optimal client sampling for federated learning",
+       TMLR, 2022.
+    """
+
+    name = "importance"
+    whole_population = True
+
+    def __init__(self, form: str = "horvitz-thompson") -> None:
+        self.form = check_form(form, FORMS)
+
+    def _factors(self, received: RoundUpdates) -> Float:
+        inclusion = inclusion_for(self.name, received)
+        assert received.selection is not None
+        reachable = received.weights * (inclusion > 0)
+        return importance_factors(self.form, received, reachable, inclusion)
+
+    @property
+    def _is_unnormalised(self) -> bool:
+        return self.form == "horvitz-thompson"

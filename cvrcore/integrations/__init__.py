@@ -1,6 +1,7 @@
-"""Adapters: cvrcore inside the frameworks that people already use, one file each.
+"""Adapters: a policy of cvrcore inside a federated-learning framework.
 
-Importing an adapter imports its framework; nothing else in cvrcore does. A framework that is
-missing or too old gives an `ImportError` with the pip line to run, see `extras.require`.
-`roster.Roster` is what they share: a selector spoken to in a framework's own client ids.
+`flower`, `nvflare` and `pfl` each import their framework; nothing else in cvrcore does. A
+framework that is missing or too old gives an `ImportError` with the pip line to run, see
+`extras.require`. The other modules are shared: `roster.Roster` is a selector that is addressed
+by the framework's client ids, `options` holds the option objects of the adapters.
 """

@@ -1,4 +1,4 @@
-"""When to ask again those that gave no answer: waiting for them every round holds up all."""
+"""Retry with exponential backoff: failed attempts in, whether to try again in this round out."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ from collections.abc import Hashable
 
 
 class Backoff:
-    """Puts off what failed by 1, 2, 4, ... rounds.
+    """Delays the next attempt after each failure by 1, 2, 4, ... rounds.
+
+    Waiting for a silent client in every round would delay all the others.
 
     Examples
     --------
-    >>> again = Backoff()
-    >>> again.put_off("ann", now=0), again.due("ann", now=0), again.due("ann", now=1)
+    >>> retries = Backoff()
+    >>> retries.delay("ann", now=0), retries.due("ann", now=0), retries.due("ann", now=1)
     (1, False, True)
-    >>> again.put_off("ann", now=1), again.due("ann", now=2), again.due("ann", now=3)
+    >>> retries.delay("ann", now=1), retries.due("ann", now=2), retries.due("ann", now=3)
     (2, False, True)
-    >>> again.forget("ann")
-    >>> again.due("ann", now=2)
+    >>> retries.reset("ann")
+    >>> retries.due("ann", now=2)
     True
     """
 
     def __init__(self) -> None:
-        self._waits: dict[Hashable, tuple[int, int]] = {}  # round to ask in, and the gap to it
+        self._next: dict[Hashable, tuple[int, int]] = {}  # round of the next attempt, and delay
 
     def due(self, id: Hashable, now: int) -> bool:
-        """Return whether `id` may be asked in round `now`."""
-        return self._waits.get(id, (now, 0))[0] <= now
+        """Return whether `id` may be tried in round `now`."""
+        return self._next.get(id, (now, 0))[0] <= now
 
-    def put_off(self, id: Hashable, now: int) -> int:
-        """Leave `id` alone for twice as many rounds as last time, and return how many."""
-        gap = max(2 * self._waits.get(id, (0, 0))[1], 1)
-        self._waits[id] = now + gap, gap
-        return gap
+    def delay(self, id: Hashable, now: int) -> int:
+        """Record a failure in round `now`; return the delay, twice the last one, in rounds."""
+        delay = max(2 * self._next.get(id, (0, 0))[1], 1)
+        self._next[id] = now + delay, delay
+        return delay
 
-    def forget(self, id: Hashable) -> None:
-        """Begin anew: `id` has answered."""
-        self._waits.pop(id, None)
+    def reset(self, id: Hashable) -> None:
+        """Record a success: the next failure starts at a delay of one round."""
+        self._next.pop(id, None)

@@ -1,4 +1,4 @@
-"""Optional frameworks: found in the wanted version, or an error that says what to run."""
+"""Optional frameworks: name and oldest version in, the module or an error with the pip line out."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from types import ModuleType
 
 
 def require(module: str, minimum: str, extra: str, distribution: str | None = None) -> ModuleType:
-    """Import a framework, or say how to get it.
+    """Import a framework, or say how to install it.
 
     Parameters
     ----------
     module : str
-        What to import.
+        The module to import.
     minimum : str
-        The oldest version that will do, such as ``"2.5"``.
+        The oldest supported version, such as ``"2.5"``.
     extra : str
-        The extra of cvrcore that brings it.
+        The extra of cvrcore that installs the framework.
     distribution : str, optional
-        Its name for pip, where that differs from `module`.
+        The name of the framework for pip, where it differs from `module`.
 
     Raises
     ------
     ImportError
-        If it is missing or older than `minimum`; the message holds the pip line.
+        If the framework is missing or older than `minimum`; the message holds the pip line.
     """
     line = f"pip install 'cvrcore[{extra}]'"
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != module.partition(".")[0]:
-            raise  # the framework is there, something that it needs is not
+            raise  # the framework is installed, one of its own dependencies is not
         raise ImportError(f"{module} is missing: {line}", name=module) from None
     version = importlib.metadata.version(distribution or module.partition(".")[0])
     if _numbers(version) < _numbers(minimum):

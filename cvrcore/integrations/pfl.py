@@ -1,4 +1,4 @@
-"""pfl: users of a simulation picked by cvrcore."""
+"""pfl adapter: a central model and users in, cohorts selected by cvrcore out."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ from pfl.internal.ops.selector import get_default_framework_module, has_framewor
 from pfl.metrics import Metrics
 from pfl.postprocessor.base import Postprocessor
 
-from .._validation import check_finite
 from ..features import FeatureMap
 from ..selectors.base import Selector
+from ..selectors.guards import Guards
 from ..state import load_state, save_state
-from .roster import Answer, Newcomer, Roster, Round
+from ..validation import check_finite
+from .options import adapter_keywords
+from .roster import ClientInfo, Reply, Roster, Round
 
 
 class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, unused-ignore]
-    """A federated data set whose cohorts cvrcore picks.
+    """A federated data set whose cohorts are selected by cvrcore.
 
-    pfl asks its data set for a cohort, and shows each user's update to postprocessors: this
+    pfl asks its data set for a cohort, and passes each user's update to postprocessors: this
     object is both. Give it to the backend twice, first among the postprocessors, so that it
-    sees updates before they are weighted, clipped or noised::
+    reads updates before they are weighted, clipped or noised::
 
         users = SelectedUsers(model, make_dataset, sizes, "fedcvr-bolt", n_select=10, seed=0)
         backend = SimulatedBackend(users, val_data, postprocessors=[users])
 
-    It works in one process: pfl's distributed workers draw users ahead of time, and apart. An
-    update that is not finite is told as failed, and counts for nothing in the average.
+    It works in one process: pfl's distributed workers draw users ahead of time, each for
+    itself. An update that is not finite is reported as failed, and has no weight in the average.
 
     Parameters
     ----------
@@ -47,25 +49,26 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
     sizes : mapping
         Number of training samples of every user, by id (str or int).
     selector : str or Selector
-        A policy of cvrcore by name, or a ready one.
+        A policy of cvrcore by name, or a ready selector.
     n_select : int, optional
-        Users a cohort, the same as ``cohort_size``; required with a name.
+        Users per cohort, the same as ``cohort_size``; required with a name.
     seed : int, optional
-        Of the policy, and of the local seeds that pfl hands to users.
+        Seed of the policy, and of the local seeds that pfl gives to users.
     losses : callable, optional
         Given the central model and a user's data set, returns the loss of each of its
-        samples. Needed by policies that want to know losses.
+        samples. Needed by policies that use losses.
     label_counts : mapping, optional
-        Samples of each class, by user id, for policies that want them.
+        Number of samples of each class, by user id, for policies that need them.
     available : callable, optional
-        Given the number of the cohort, from 0, returns the ids of users that are there.
-        Default: all.
+        Given the number of the cohort, from 0, returns the ids of the users that can take
+        part. Default: all.
     features : FeatureMap, optional
         What the policy watches of a model. Default: the last layer.
-    n_features : int, optional
-        Watch only that many coordinates of the last layer, drawn with `seed`.
+    guards : Guards, optional
+        Limits on hostile and broken users.
     **options
-        Further arguments of the policy.
+        Further arguments of the policy, among them ``n_features``: watch only that many
+        coordinates of the last layer, drawn with `seed`.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
         label_counts: Mapping[Any, Sequence[int]] | None = None,
         available: Callable[[int], Iterable[Any]] | None = None,
         features: FeatureMap | None = None,
-        n_features: int | None = None,
+        guards: Guards | None = None,
         **options: Any,
     ) -> None:
         # Not FederatedDatasetBase.__init__: it draws from the global random state.
@@ -93,34 +96,36 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
             n_select=n_select,
             seed=seed,
             features=features,
-            n_features=n_features,
+            n_features=options.pop("n_features", None),
             options=options,
+            guards=guards,
+            keywords=adapter_keywords(SelectedUsers),
         )
         if self.roster.loss_statistic is not None and losses is None:
-            raise ValueError("losses must be given to a policy that wants to know losses, got None")
+            raise ValueError("losses must be given to a policy that wants losses, got None")
         if self.roster.watches:
             self.roster.watch(self._parameters())
         counts = label_counts or {}
-        newcomers = {id: Newcomer(float(size), counts.get(id)) for id, size in sizes.items()}
-        refused = self.roster.welcome(newcomers)
+        clients = {id: ClientInfo(float(size), counts.get(id)) for id, size in sizes.items()}
+        refused = self.roster.register(clients)
         if refused:
             id, why = next(iter(refused.items()))
-            raise ValueError(f"sizes must describe users that can be picked, got {id!r}: {why}")
-        self._central: dict[str, Any] = {}
-        self._answers: dict[Any, Answer] = {}
+            raise ValueError(f"sizes must describe users that can be selected, got {id!r}: {why}")
+        self._central: dict[str, Any] = {}  # the central model of the present cohort
+        self._replies: dict[Any, Reply] = {}
         self._failed: dict[Any, str] = {}
-        self._told: dict[Any, float] = {}
-        self._left = 0
+        self._reported: dict[Any, float] = {}  # losses of the cohort
+        self._n_left = 0  # users of the cohort without an update yet
 
     @property
     def rounds(self) -> list[Round]:
-        """Who was there, who was picked and why, and what came of it, round by round."""
+        """The record of each cohort: users available, selected, reported and failed."""
         return self.roster.rounds
 
-    # -- what pfl calls -----------------------------------------------------------
+    # -- pfl's methods ------------------------------------------------------------
 
     def get_cohort(self, cohort_size: int) -> Iterator[tuple[Any, int]]:
-        """Pick a cohort; when pfl has gone through it, tell the selector what came back."""
+        """Select a cohort; when pfl has iterated over it, report the updates to the policy."""
         selector = self.roster.selector
         assert selector is not None
         if cohort_size != selector.n_select:
@@ -130,24 +135,26 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
         if has_framework_module() and get_default_framework_module().distributed.world_size > 1:
             raise RuntimeError("SelectedUsers must run in one process, got several workers")
         self._central = self._parameters()
-        everybody = self.roster.ids.ids(np.arange(len(self.roster.ids)))
-        present = everybody if self._available is None else self._available(selector.round)
-        picked = self.roster.choose(present, self._ask)
-        self._answers, self._failed, self._told = {}, {}, {}
-        if self.roster.loss_statistic is not None:
-            self._told = {id: self._loss(id, self.roster.loss_statistic) for id in picked}
-        self._left = len(picked)
-        for id in picked:
+        present: Iterable[Any] = self.roster.ids.ids(np.arange(len(self.roster.ids)))
+        if self._available is not None:
+            present = self._available(selector.round)
+        selected = self.roster.select(present, self._ask)
+        self._replies, self._failed, self._reported = {}, {}, {}
+        statistic = self.roster.loss_statistic
+        if statistic is not None:
+            self._reported = {id: self._loss(id, statistic) for id in selected}
+        self._n_left = len(selected)
+        for id in selected:
             yield self._make_dataset(id), int(self._seeds.integers(2**32))
-        self.roster.report(self._answers, self._failed)
+        self.roster.report(self._replies, self._failed)
 
     def __next__(self) -> tuple[Any, int]:
-        """Refuse: users are picked by the cohort."""
+        """Refuse: users are selected by the cohort."""
         raise TypeError("SelectedUsers gives whole cohorts: call get_cohort")
 
     def postprocess_one_user(self, *, stats: Any, user_context: Any) -> tuple[Any, Metrics]:
-        """Keep the user's update for the selector; one that is not finite is emptied."""
-        self._left -= 1
+        """Keep the user's update for the policy; one that is not finite becomes zeros."""
+        self._n_left -= 1
         id = user_context.user_id
         steps = {name: _numpy(stats[name]) for name in stats}
         try:
@@ -155,10 +162,10 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
                 check_finite(step, "its update")
         except ValueError as error:
             self._failed[id] = str(error)
-            return self._emptied(stats), Metrics()
-        # A sum, hence a copy: pfl uses the same memory for the next user's update.
+            return self._zeroed(stats), Metrics()
+        # A sum, hence a copy: pfl reuses the memory for the next user's update.
         model = {name: self._central[name] + step for name, step in steps.items()}
-        self._answers[id] = Answer(model=model, loss=self._told.get(id))
+        self._replies[id] = Reply(model=model, loss=self._reported.get(id))
         return stats, Metrics()
 
     # -- state ------------------------------------------------------------------
@@ -189,16 +196,16 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
 
     def _loss(self, id: Any, statistic: str) -> float:
         if self._losses is None:
-            raise ValueError("losses must be given to a policy that wants to know losses, got None")
+            raise ValueError("losses must be given to a policy that wants losses, got None")
         values = np.asarray(self._losses(self._model, self._make_dataset(id)), dtype=np.float64)
         return float(values.mean() if statistic == "mean" else np.sqrt(np.square(values).mean()))
 
-    def _emptied(self, stats: Any) -> Any:
-        """Return an update of zeros that weighs nothing, unless there is no other."""
-        empty = stats.apply_elementwise(_zeros)
-        # An average over nobody would be NaN: the last one stands in with a step of zero.
-        empty.weight = 0.0 if self._answers or self._left else 1.0
-        return empty
+    def _zeroed(self, stats: Any) -> Any:
+        """Return an update of zeros of weight 0; of weight 1 if the cohort has no other."""
+        zeroed = stats.apply_elementwise(_zeros)
+        # The average over weights of 0 would be NaN: the last update then has weight 1.
+        zeroed.weight = 0.0 if self._replies or self._n_left else 1.0
+        return zeroed
 
 
 def _numpy(tensor: Any) -> Any:
@@ -210,7 +217,7 @@ def _numpy(tensor: Any) -> Any:
 
 
 def _zeros(tensor: Any) -> Any:
-    """Return zeros of the same framework, shape and place; NaN times 0 is NaN."""
+    """Return zeros of the same framework, shape and device; NaN times 0 would be NaN."""
     clone = getattr(tensor, "clone", None)
     if clone is None:
         return np.zeros_like(tensor)

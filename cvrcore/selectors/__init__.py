@@ -1,14 +1,13 @@
-"""Selection policies, one file each, found by name; other packages may add theirs."""
+"""Selection policies: a name and options in, a selector out; packages may register more."""
 
 from __future__ import annotations
 
-import difflib
-import inspect
+import dataclasses
 from typing import Any
 
 from .base import Selector
-from .guards import SETTINGS
-from .registry import BUILT_IN, POLICIES, PolicyError, policy_class
+from .guards import SETTINGS, Guards
+from .registry import BUILT_IN, POLICIES, PolicyError, policy_class, refuse_unknown
 
 __all__ = ["BUILT_IN", "POLICIES", "PolicyError", "Selector", "make_selector", "policy_class"]
 
@@ -19,13 +18,13 @@ def make_selector(name: str, n_clients: int, n_select: int, **options: Any) -> S
     Parameters
     ----------
     name : str
-        One of `POLICIES`: ours, or one that an installed package registers in the
-        entry-point group ``cvrcore.selectors``.
+        One of `POLICIES`: built in, or registered by an installed package in the entry-point
+        group ``cvrcore.selectors``.
     n_clients, n_select : int
-        Clients in all, and to pick each round.
+        Number of clients, and number of clients to pick each round.
     **options
-        ``weights``, ``seed``, settings of `Guards` (``max_share=1.25``) and the policy's
-        own arguments; an unknown one is an error.
+        ``weights``, ``seed``, ``guards`` (or single fields of `Guards`, such as
+        ``max_share=1.25``) and the policy's own arguments; an unknown option is an error.
 
     Examples
     --------
@@ -35,7 +34,7 @@ def make_selector(name: str, n_clients: int, n_select: int, **options: Any) -> S
     10
     """
     cls = policy_class(name)
-    settings = {key: options.pop(key) for key in SETTINGS if key in options}
+    guards = gathered_guards(options)
     _check_names(name, cls, options)
     try:
         selector = cls(n_clients=n_clients, n_select=n_select, **options)
@@ -43,18 +42,28 @@ def make_selector(name: str, n_clients: int, n_select: int, **options: Any) -> S
         if "missing" in str(error):
             raise TypeError(f"{name}: {error}") from None
         raise
-    if settings:
-        selector.guard(**settings)
+    if guards != Guards():
+        selector.guard(**dataclasses.asdict(guards))
     return selector
 
 
+def gathered_guards(options: dict[str, Any]) -> Guards:
+    """Remove the guards from `options`, an object or single fields, and return them."""
+    given = options.pop("guards", None)
+    fields = {key: options.pop(key) for key in SETTINGS if key in options}
+    if given is None:
+        return Guards(**fields)
+    if not isinstance(given, Guards):
+        raise TypeError(f"guards must be a cvrcore.Guards, got {given!r}")
+    if fields:
+        name = next(iter(fields))
+        raise TypeError(f"{name} must be given once: in guards= or as {name}=, not both")
+    return given
+
+
 def _check_names(name: str, cls: type[Selector], options: dict[str, Any]) -> None:
-    """Refuse an option that the policy does not have, and name the one most like it."""
-    known = inspect.signature(cls).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
-        return
-    for option in options:
-        if option not in known:
-            close = difflib.get_close_matches(option, [*known, *SETTINGS], n=1, cutoff=0.5)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise TypeError(f"{option} is not an option of {name}{hint}")
+    """Raise TypeError for an option that the policy does not have."""
+    known = cls.option_names()
+    if known is not None:
+        unknown = {option: None for option in options if option not in known}
+        refuse_unknown(name, unknown, [*known, *SETTINGS])

@@ -1,4 +1,4 @@
-"""Active federated learning: sample by a softmax of what each client would teach."""
+"""Active federated learning: client losses in, a softmax sample of clients out."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._validation import Float, Ids, Mask, check_choice, check_number, check_stored
-from ..inclusion import filled_in, sampled_inclusion, successive_inclusion
+from ..draws.inclusion import filled_in, sampled_inclusion, successive_inclusion
 from ..selection import Selection
+from ..validation import Float, Ids, Mask, check_choice, check_number, check_stored
 from .base import Probe, Report, Selector
+from .guards import Guards
 from .power_of_choice import gumbel_top_k
 from .uniform import uniform_selection
 
@@ -26,13 +27,14 @@ class ActiveSelector(Selector):
 
     Each round: drop the ``floor(alpha1 * E)`` of the E eligible clients with the smallest
     value; draw ``floor((1 - alpha3) * P)`` of the rest without replacement, in proportion
-    to ``exp(alpha2 * v)``; draw the others uniformly from all that are left. The drop
-    never leaves fewer than are to be drawn, and breaks ties at random.
+    to ``exp(alpha2 * v)``; draw the remaining places uniformly from all clients not yet
+    drawn. The drop keeps enough clients for the draw and breaks ties at random.
 
     The loss is the mean over the client's training samples of the model it was sent,
-    *before* local training. `probe` asks everybody once and, later, whoever never gave a
-    value; after that a value changes only when its client takes part (`observe`). A
-    client still without a value is drawn uniformly only, as is everybody if nobody has one.
+    *before* local training. `probe` returns the clients without a known loss: all clients
+    in the first round. Later a value changes only when its client takes part (`observe`).
+    A client without a value can be drawn in the uniform stage only; if no client has a
+    value, the whole draw is uniform.
 
     Public copies go wrong in several ways avoided here: alpha1 is the fraction dropped,
     not kept; :math:`1/\sqrt n` multiplies the *sum* of losses, not their mean; values are
@@ -46,19 +48,19 @@ class ActiveSelector(Selector):
     preset : {"paper", "goetz", "scripts"}, default="paper"
         "paper": alphas 0.8, 1, 0, as the FedCVR-Bolt article runs it. "goetz": 0.75,
         0.01, 0.1 of the original. "scripts": 0, 1, 0 on another rule, that of the scripts
-        published with FedCVR-Bolt: `probe` asks ``2 * n_select`` clients drawn uniformly,
-        the value is their fresh mean loss, whatever was told before.
+        published with FedCVR-Bolt: `probe` returns ``2 * n_select`` clients drawn uniformly,
+        and only their losses of this round are the values.
     alpha1, alpha2, alpha3 : float, optional
         Override the preset: fraction dropped in [0, 1], inverse temperature >= 0, and
         fraction drawn uniformly in [0, 1]; ``alpha3=1`` is uniform sampling.
 
     Notes
     -----
-    ``Selection.probabilities`` is the law given the values in hand (for "scripts", given
-    the candidates) and given how ties at the drop were broken. ``Selection.inclusion`` is
-    over all draws: exact, but for "scripts", where it is estimated by
-    `cvrcore.inclusion.sampled_inclusion`, with the loss that a client told last, or that of
-    a random one, for those not asked.
+    ``Selection.probabilities`` is the law given the known values (for "scripts", given the
+    candidates) and given how ties at the drop were broken. ``Selection.inclusion`` is over
+    all draws. It is exact except for "scripts", where
+    `cvrcore.draws.inclusion.sampled_inclusion` estimates it; a client that is no candidate
+    then enters with its last known loss, or with the loss of a random client.
 
     References
     ----------
@@ -68,7 +70,7 @@ class ActiveSelector(Selector):
     Examples
     --------
     >>> selector = ActiveSelector(n_clients=10, n_select=2, weights=[100] * 10, seed=0)
-    >>> asked = selector.probe()  # everybody, in the first round
+    >>> asked = selector.probe()  # all clients, in the first round
     >>> sorted(selector.select(losses=asked / 10).clients.tolist())
     [8, 9]
     """
@@ -87,8 +89,9 @@ class ActiveSelector(Selector):
         alpha1: float | None = None,
         alpha2: float | None = None,
         alpha3: float | None = None,
+        guards: Guards | None = None,
     ) -> None:
-        super().__init__(n_clients, n_select, weights, seed)
+        super().__init__(n_clients, n_select, weights, seed, guards)
         self.preset = check_choice(preset, "preset", PRESETS)
         given = (alpha1, alpha2, alpha3)
         first, second, third = (
@@ -98,12 +101,12 @@ class ActiveSelector(Selector):
         self.alpha1 = check_number(first, "alpha1", minimum=0.0, maximum=1.0)
         self.alpha2 = check_number(second, "alpha2", minimum=0.0)
         self.alpha3 = check_number(third, "alpha3", minimum=0.0, maximum=1.0)
-        # Last known, NaN: never; "scripts" reads them for `inclusion` alone.
+        # Last known losses, NaN if none; "scripts" reads them only for `inclusion`.
         self._losses = np.full(self.n_clients, np.nan)
 
     @property
     def _fresh(self) -> bool:
-        """Whether values come from this round's candidates alone."""
+        """Return whether the values are only the losses of this round's candidates."""
         return self.preset == "scripts"
 
     def _n_valued(self, n_picked: int) -> int:
@@ -151,7 +154,7 @@ class ActiveSelector(Selector):
         law = np.zeros(self.n_clients)
         law[kept] = np.exp(logits) / np.exp(logits).sum()
         clients = np.concatenate([drawn, rest])
-        # Equal values at the edge of the drop: each is kept in a share of the draws.
+        # Clients tied at the edge of the drop are kept with probability `share` each.
         tied = pool[values[pool] == values[kept[0]]]
         share = np.count_nonzero(values[kept] == values[kept[0]]) / tied.size
 
@@ -161,7 +164,7 @@ class ActiveSelector(Selector):
             first = np.zeros(law.size)
             first[kept] = successive_inclusion(logits, n_valued)
             first[tied] = first[kept[0]] * share
-            # Whoever missed the first stage has this chance in the uniform one.
+            # Probability of the uniform stage for a client that the first stage left out.
             second = (n_picked - n_valued) / (n_eligible - n_valued)
             return np.where(eligible, first + (1.0 - first) * second, 0.0)
 
@@ -174,7 +177,7 @@ class ActiveSelector(Selector):
         )
 
     def _fresh_inclusion(self, eligible: Mask, clients: Ids) -> Callable[[], Float]:
-        """Return the estimate of preset "scripts", whose candidates are drawn too."""
+        """Return the lazy estimate for preset "scripts", over the draw of candidates too."""
         ids, losses, round = np.flatnonzero(eligible), self._losses[eligible], self.round
         n_asked, alpha2 = min(2 * self.n_select, ids.size), self.alpha2
         n_valued = self._n_valued(clients.size)
@@ -196,7 +199,7 @@ class ActiveSelector(Selector):
         return lambda: sampled_inclusion(draw, eligible, clients, round)
 
     def _values(self, probe: Probe | None) -> Float:
-        """Take in the answers; return the value of every client, NaN where unknown."""
+        """Store the probed losses; return the value of every client, NaN where unknown."""
         if self._fresh:
             values = np.full(self.n_clients, np.nan)
             if probe is not None:

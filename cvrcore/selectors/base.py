@@ -2,10 +2,10 @@
 
 `Selector` owns what all policies share: checking of arguments, the life of a round, the
 random stream and the state. A policy writes `_choose` and, if it learns, `_learn`. Hooks
-named ``_check_*`` run before anything changes, so a rejected call leaves no trace.
+named ``_check_*`` run before anything changes, so a rejected call leaves the state as it was.
 
-Threads may share a selector: each verb is one atomic step, and a caller that waits gets its
-turn. Which `observe` answers which `select` is for the threads to agree on.
+Threads may share a selector: each verb runs under the selector's lock. Which `observe`
+answers which `select` is for the threads to agree on.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from __future__ import annotations
 import abc
 import dataclasses
 import threading
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._validation import (
+from ..runtime.memory import held_bytes
+from ..runtime.threads import serialised
+from ..selection import Selection
+from ..validation import (
     Float,
     Ids,
     Mask,
@@ -29,17 +33,67 @@ from .._validation import (
     check_vector,
     check_weights,
 )
-from ..memory import held_bytes
-from ..selection import Selection
-from .guards import Gate, Guards, Incident, Judged
-from .locking import serialised
-from .reports import News, Probe, Report
-from .saving import Saved
+from .guarded import Guarded
+from .guards import Guards, Incident, Judged
+from .persistence import Saved
 
 __all__ = ["Probe", "Report", "Selector"]
 
 
-class Selector(Saved, abc.ABC):
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """Answers to `Selector.probe`: the current loss of each client that was asked.
+
+    A NaN loss means that the client did not answer.
+    """
+
+    clients: Ids
+    losses: Float
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Checked results of a round: arrays aligned with `clients`, and the clients that failed."""
+
+    selection: Selection
+    clients: Ids
+    models: Float | None
+    losses: Float | None
+    durations: Float | None
+    failed: Ids
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundReport:
+    """The arguments of `observe`, unchecked, and how a policy checks models."""
+
+    selection: Selection
+    clients: Ids
+    models: Any
+    losses: Any
+    durations: Any
+    failed: Ids
+    check_models: Callable[[Any, int], Float | None]
+    statistic: str | None
+
+    def checked(self) -> Report:
+        """Return the report if every value is valid."""
+        size = self.clients.size
+        models = None if self.models is None else self.check_models(self.models, size)
+        losses = None if self.losses is None else check_vector(self.losses, "losses", size)
+        durations = self.durations
+        if durations is not None:
+            durations = check_vector(durations, "durations", size)
+            if (durations <= 0).any():
+                raise ValueError(f"durations must be positive, got {durations.min():g}")
+        if self.statistic == "rms" and losses is not None and (losses < 0).any():
+            raise ValueError(
+                f"losses must be non-negative (root mean square), got {losses.min():g}"
+            )
+        return Report(self.selection, self.clients, models, losses, durations, self.failed)
+
+
+class Selector(Guarded, Saved, abc.ABC):
     """A client-selection policy; see the module docstring for how to write one.
 
     Parameters
@@ -52,6 +106,8 @@ class Selector(Saved, abc.ABC):
         Raw sample counts n_k; a client of weight 0 is never eligible. Default: ones.
     seed : int, SeedSequence or None
         Seeds the policy's own random stream; no global state is read or written.
+    guards : Guards, optional
+        Limits on hostile and broken clients. Default: none.
 
     Attributes
     ----------
@@ -72,6 +128,7 @@ class Selector(Saved, abc.ABC):
         n_select: int,
         weights: ArrayLike | None = None,
         seed: int | np.random.SeedSequence | None = None,
+        guards: Guards | None = None,
     ) -> None:
         self._lock = threading.RLock()
         self.n_clients = check_count(n_clients, "n_clients")
@@ -83,8 +140,7 @@ class Selector(Saved, abc.ABC):
         self._rng = check_seed(seed)
         self._pending: Selection | None = None
         self._probed: Ids | None = None
-        self.guards = Guards()
-        self._gate: Gate | None = None
+        self._use_guards(Guards() if guards is None else guards)
 
     # -- the four verbs ---------------------------------------------------------
 
@@ -125,8 +181,8 @@ class Selector(Saved, abc.ABC):
             selection = self._gate.cover(selection, eligible)
             self._gate.begin(eligible)
             self._gate.remember(judged)
-        self._pending, self._probed = selection.kept(), None
-        return selection.lent()  # what the caller does to it must not reach the pending round
+        self._pending, self._probed = selection.without_lazy(), None
+        return selection.copied()  # the caller may write to it; the pending round stays as it is
 
     @serialised
     def observe(
@@ -137,26 +193,38 @@ class Selector(Saved, abc.ABC):
         durations: ArrayLike | None = None,
         failed: ArrayLike = (),
     ) -> None:
-        """Tell what came back from the pending round, and close it.
+        """Report the results of the pending round, and close it.
 
         Parameters
         ----------
         clients : array-like of int
-            Those that reported: any subset of the picked, in any order; may be empty.
+            Clients that reported: any subset of the picked, in any order; may be empty.
         models : array-like of shape (len(clients), n_features), optional
             Their watched coordinates (see `cvrcore.features`), for policies that use them.
         losses, durations : array-like of shape (len(clients),), optional
             Their losses (see `loss_statistic`) and seconds taken.
         failed : array-like of int
-            Those picked that are known to have failed.
+            Picked clients that are known to have failed.
         """
         report, judged = self._check_report(clients, models, losses, durations, failed)
-        self._pending = None  # should learning fail, it must not be tried on half of its effects
+        self._pending = None  # if learning fails, it must not run again on a partly changed state
         self._learn(report)
         if self._gate is not None:
             self._gate.close(report.selection.clients)
             self._gate.remember(judged)
         self.round += 1
+
+    @serialised
+    def check_report(
+        self,
+        clients: ArrayLike,
+        models: ArrayLike | None = None,
+        losses: ArrayLike | None = None,
+        durations: ArrayLike | None = None,
+        failed: ArrayLike = (),
+    ) -> None:
+        """Raise what `observe` would raise for these arguments; nothing changes."""
+        self._check_report(clients, models, losses, durations, failed)
 
     @serialised
     def resize(self, n_clients: int, weights: ArrayLike) -> None:
@@ -169,7 +237,7 @@ class Selector(Saved, abc.ABC):
         n_clients : int
             New number of slots, at least the present one.
         weights : array-like of shape (n_clients - present,)
-            Sample counts of the newcomers.
+            Sample counts of the new clients.
         """
         n_clients = check_count(n_clients, "n_clients", minimum=self.n_clients)
         added = check_vector(weights, "weights", n_clients - self.n_clients)
@@ -190,40 +258,15 @@ class Selector(Saved, abc.ABC):
         """Return the bytes of all arrays that the policy holds at present."""
         return held_bytes(self)
 
-    # -- guards -----------------------------------------------------------------
+    @classmethod
+    def option_names(cls) -> list[str] | None:
+        """Return the keywords of the constructor; None where it takes any."""
+        import inspect
 
-    @serialised
-    def guard(self, /, **settings: Any) -> None:
-        """Set limits on hostile and broken clients from now on; see `Guards`.
-
-        Counting begins anew; without settings all limits are off. `make_selector` takes
-        the settings too.
-
-        Examples
-        --------
-        >>> import cvrcore
-        >>> selector = cvrcore.CoalitionSelector(n_clients=100, n_features=300, n_select=10)
-        >>> selector.guard(max_norm="median", max_share=1.25)
-        """
-        guards = Guards(**settings)
-        if self._pending is not None:
-            raise ValueError("guard must come between rounds: observe the pending one first")
-        self.guards = guards
-        self._gate = None if guards == Guards() else Gate(guards, self.n_clients)
-
-    @property
-    def incidents(self) -> tuple[Incident, ...]:
-        """Return what guards did, the last thousand times, oldest first."""
-        with self._lock:
-            return () if self._gate is None else tuple(self._gate.record)
-
-    @property
-    def incident_counts(self) -> Ids:
-        """Return how often guards acted on each client's reports, ever, (K,)."""
-        with self._lock:
-            if self._gate is None:
-                return np.zeros(self.n_clients, dtype=np.int64)
-            return self._gate.counts.copy()
+        parameters = inspect.signature(cls).parameters.values()
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            return None
+        return [parameter.name for parameter in parameters]
 
     # -- what a policy writes ----------------------------------------------------
 
@@ -306,13 +349,16 @@ class Selector(Saved, abc.ABC):
             picked[array] = False  # so that `failed` cannot repeat `clients`
         refused: list[Incident] = []
         statistic = self.loss_statistic
-        news = News(pending, ids, models, losses, durations, lost, self._check_models, statistic)
+        told = (models, losses, durations)
+        unchecked = RoundReport(pending, ids, *told, lost, self._check_models, statistic)
         try:
-            report = news.checked()
+            report = unchecked.checked()
         except (TypeError, ValueError):
             if self.guards.on_invalid == "raise":
                 raise
-            report, wrong = news.sifted()
+            from .sifting import sifted  # it imports this module
+
+            report, wrong = sifted(unchecked)
             refused = [self._refusal(client, why) for client, why in wrong.items()]
         self._check_learnable(report)
         if self._gate is None:

@@ -1,4 +1,4 @@
-"""FedCBS: pick clients whose pooled data are balanced over the classes."""
+"""FedCBS: class counts of clients in, clients whose pooled data are class-balanced out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._validation import (
+from ..draws.inclusion import sampled_inclusion
+from ..runtime.threads import serialised
+from ..selection import Selection
+from ..validation import (
     Float,
     Ids,
     Mask,
@@ -19,10 +22,8 @@ from .._validation import (
     check_stored,
     check_vector,
 )
-from ..inclusion import sampled_inclusion
-from ..selection import Selection
 from .base import Probe, Report, Selector
-from .locking import serialised
+from .guards import Guards
 from .power_of_choice import gumbel_top_k
 
 FLOOR = 1e-12  # a perfectly balanced pool has QCID 0, and a power of 0 has no logarithm
@@ -31,10 +32,10 @@ FLOOR = 1e-12  # a perfectly balanced pool has QCID 0, and a power of 0 has no l
 def qcid(counts: ArrayLike) -> Float:
     """Return the quadratic class imbalance of pooled class counts, over the last axis.
 
-    The squared distance of the class shares from the uniform law: 0 for balanced data,
-    ``1 - 1 / n_classes`` for a single class. It equals
-    ``sum_ij <N_i, N_j> / (sum_i n_i) ** 2 - 1 / n_classes`` over the clients of the pool,
-    without the cancellation of that form near 0.
+    QCID is the squared distance of the class shares from the uniform law: 0 for balanced
+    data, ``1 - 1 / n_classes`` for a single class. The form
+    ``sum_ij <N_i, N_j> / (sum_i n_i) ** 2 - 1 / n_classes`` over the clients of the pool
+    is equal, but suffers cancellation near 0.
 
     Examples
     --------
@@ -49,22 +50,22 @@ def qcid(counts: ArrayLike) -> Float:
 class ClassBalancedSelector(Selector):
     """Draw clients one after another towards a class-balanced pool [1]_.
 
-    In round t (from 1), T_k being one more than the times that client k was picked, the
-    first client is drawn in proportion to::
+    In round t, counted from 1, the first client is drawn in proportion to::
 
         qcid({k}) ** -beta_1 + exploration * sqrt(3 * ln(t) / (2 * T_k))
 
-    and the m-th to ``qcid(M + {k}) ** -beta_m`` given the pool M so far; ``beta_m = beta *
-    m``. The article's further factors depend on M alone and cancel. One public copy leaves
-    the *candidate's* T in the second step, where it no longer cancels and counts against
-    little-explored clients, and gives a perfectly balanced candidate the lowest weight; here
-    QCID has a floor and the draw runs in logarithms.
+    where T_k is 1 plus the number of times client k was picked. The m-th client is drawn in
+    proportion to ``qcid(M + {k}) ** -beta_m`` given the pool M so far; ``beta_m = beta * m``.
+    The article's other factors depend only on M and cancel. One public copy keeps the
+    *candidate's* T in the second step, where it does not cancel and penalises
+    little-explored clients, and gives a perfectly balanced candidate the lowest weight. This
+    class puts a floor under QCID and draws in logarithms.
 
     The server must know the class counts (or all their inner products, say from an
     enclave): state this beside any result. Count training samples only.
 
-    ``Selection.inclusion`` is exact for one client, for all of them and for ``beta=0``, else
-    estimated by `cvrcore.inclusion.sampled_inclusion`.
+    ``Selection.inclusion`` is exact if one client or all clients are picked and for
+    ``beta=0``; otherwise `cvrcore.draws.inclusion.sampled_inclusion` estimates it.
 
     Parameters
     ----------
@@ -74,7 +75,7 @@ class ClassBalancedSelector(Selector):
         See `Selector`. Default: the row sums of `label_counts`.
     label_counts : array-like of shape (n_clients, n_classes)
         Training samples of each class at each client; required. A client of positive
-        weight has at least one.
+        weight needs at least one sample.
     beta : float in [0, 1e6], default=1.0
         Scale of the exponents: 1 is the article's ``beta_m = m``; 0 ignores the classes.
     exploration : float, default=10.0
@@ -105,12 +106,13 @@ class ClassBalancedSelector(Selector):
         label_counts: ArrayLike | None = None,
         beta: float = 1.0,
         exploration: float = 10.0,
+        guards: Guards | None = None,
     ) -> None:
         n_clients = check_count(n_clients, "n_clients")
         self.label_counts = _check_label_counts(label_counts, (n_clients, None))
         if weights is None:
             weights = self.label_counts.sum(axis=1)
-        super().__init__(n_clients, n_select, weights, seed)
+        super().__init__(n_clients, n_select, weights, seed, guards)
         _check_has_samples(self.label_counts, self.weights)
         self.beta = check_number(beta, "beta", minimum=0.0, maximum=1e6)
         self.exploration = check_number(exploration, "exploration", minimum=0.0)
@@ -129,7 +131,7 @@ class ClassBalancedSelector(Selector):
         weights : array-like of shape (n_clients - present,)
             Sample counts of the newcomers.
         label_counts : array-like of shape (n_clients - present, n_classes)
-            Class counts of the newcomers. Required if anybody joins: every guess (balanced,
+            Class counts of the newcomers. Required if clients join: any guess (balanced, or
             like the others) would decide how often they are picked.
         """
         n_added = check_count(n_clients, "n_clients", minimum=self.n_clients) - self.n_clients
@@ -163,14 +165,14 @@ class ClassBalancedSelector(Selector):
         if n_picked == ids.size:
             inclusion = eligible.astype(np.float64)
         elif n_picked == 1 or self.beta == 0.0:
-            # After the first draw the rest is uniform among those not yet drawn.
+            # After the first draw, the draw is uniform among clients not yet drawn.
             inclusion = np.where(eligible, law + (1.0 - law) * (n_picked - 1) / (ids.size - 1), 0.0)
         else:
             inclusion = self._inclusion(eligible, clients, law)
         return Selection(clients=clients, probabilities=law, inclusion=inclusion, round=self.round)
 
     def _inclusion(self, eligible: Mask, clients: Ids, law: Float) -> Callable[[], Float]:
-        """Return the estimate: later draws depend on the pool, and have no formula."""
+        """Return the lazy estimate: later draws depend on the pool and have no closed form."""
         ids, round, beta = np.flatnonzero(eligible), self.round, self.beta
         counts, first = self.label_counts[ids], law[ids].copy()
 

@@ -1,9 +1,9 @@
-"""Guards against hostile and broken clients, the same for every policy; off by default.
+"""Guards of every policy: eligible clients and reports in, both within limits out.
 
-`Guards` are the settings. A `Gate` keeps what they need between rounds and is asked by
-`Selector` at four moments: who is admitted, who must be among the picked, how large a
-reported number may be, and what a round used up. They protect the *selection*; what
-aggregation does with a hostile model is another matter.
+`Guards` holds the settings, all off by default; a `Gate` holds their state between rounds.
+`Selector` calls the gate four times a round: `admit` (who may be picked), `cover` (who must
+be picked), `judge` (bounds on reported numbers) and `close` (accounting). Guards protect the
+*selection* against hostile and broken clients, not the aggregation.
 """
 
 from __future__ import annotations
@@ -14,26 +14,18 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from .._validation import (
-    Float,
-    Ids,
-    Mask,
-    check_choice,
-    check_number,
-    check_stored,
-    check_vector,
-)
 from ..selection import Selection
+from ..validation import Float, Ids, Mask, check_choice, check_number, check_stored, check_vector
 
-MEDIAN_FACTOR: Final = 3.0  # what "median" allows, in running medians
-WINDOW: Final = 256  # reports behind a running median
-BURST: Final = 2.0  # picks that a client may save up under `max_share`
+MEDIAN_FACTOR: Final = 3.0  # the bound "median", in running medians
+WINDOW: Final = 256  # reports in a running median
+BURST: Final = 2.0  # largest credit of a client under `max_share`, in picks
 RECORD: Final = 1000  # incidents kept
-_GOLDEN: Final = 0.6180339887498949  # spreads first forced picks evenly over the slots
+_GOLDEN: Final = 0.6180339887498949  # golden ratio - 1: staggers the first forced picks
 
 
 class Incident(NamedTuple):
-    """One thing a guard did: `kind` is "invalid" (set aside), "norm" or "loss" (cut down)."""
+    """One action of a guard: `kind` is "invalid" (skipped), "norm" or "loss" (clipped)."""
 
     round: int
     client: int
@@ -43,38 +35,39 @@ class Incident(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Guards:
-    """Limits on what a client can do to the selection; every default is "off".
+    """Limits on a client's influence on the selection; every default is "off".
 
-    Shares are multiples of the even share: the chance ``m / eligible`` that a uniform draw
-    would give in each round in which the client is eligible. They hold over the life of the
+    Shares are multiples of the even share: the probability ``m / eligible`` of a uniform
+    draw in each round in which the client is eligible. They hold over the life of the
     selector and do not depend on the number of clients.
 
     Parameters
     ----------
     on_invalid : {"raise", "skip"}
-        What `observe` does with a client whose model, loss or duration is not a finite
-        number in range, or of the wrong shape: refuse the whole call, or count that client
-        as failed, write an `Incident`, and go on with the others. With "skip", `models`
-        may be a list of rows, each judged alone, and a probed loss that is infinite counts
-        as no answer.
+        What `observe` does with a client whose model, loss or duration is not finite, out
+        of range or of the wrong shape. "raise": refuse the whole call. "skip": count that
+        client as failed, write an `Incident`, and continue with the other clients; then
+        `models` may be a list of rows, each checked separately, and an infinite probed loss
+        counts as no answer.
     max_norm : float or "median", optional
-        Bound on how far a client's watched coordinates may lie from the coordinate-wise
-        median of those reported in the same round (with fewer than three, of the last round
-        that had three). Farther ones are drawn back to the bound. "median": three times
+        Bound on the distance of a client's watched coordinates from the coordinate-wise
+        median of this round's reports (of the last round with three reports, if this round
+        has fewer). Rows farther away are scaled back to the bound. "median": three times
         the running median of that distance.
     max_loss : float or "median", optional
-        Bound on reported and probed losses; larger ones count as the bound. "median": three
+        Bound on reported and probed losses; larger losses are clipped. "median": three
         times the running median.
     max_share : float above 1, optional
-        Nobody is picked more than ``max_share * even + 1`` times, `even` being the sum of
-        its even shares, and in any stretch of rounds not more than two above that. Whoever
-        has used up its share is not eligible, as if absent, unless the round could not be
-        filled otherwise: then those least above come first. With ``max_share`` c it always
-        can if at least ``m * c / (c - 1)`` clients are eligible.
+        A client is picked at most ``max_share * even + 1`` times, `even` being the sum of
+        its even shares, and in any interval of rounds at most two times above that bound. A
+        client that used up its share is not eligible, unless the round cannot be filled
+        otherwise: then the clients of largest credit come first. With ``max_share`` c the
+        round can always be filled if at least ``m * c / (c - 1)`` clients are eligible.
     min_share : float in (0, 1], optional
-        Everybody is picked at least ``floor(min_share * even)`` times: whoever falls behind
-        takes the place of the last drawn of its coalition, or of the round. More than m may
-        fall due at once, when many come back together; then those most behind come first.
+        A client is picked at least ``floor(min_share * even)`` times: a client that falls
+        behind takes the place of the client drawn last in its coalition, or in the round.
+        More than m clients may be due at once, if many return together; then the clients
+        furthest behind come first.
 
     Examples
     --------
@@ -107,7 +100,7 @@ class Guards:
             object.__setattr__(self, "min_share", share)
 
 
-#: Names of the settings, for those who take them one by one.
+#: Names of the settings, for callers that take them as separate arguments.
 SETTINGS: Final = tuple(field.name for field in dataclasses.fields(Guards))
 
 
@@ -115,7 +108,7 @@ _NOTHING: Final = np.empty(0)
 
 
 class Judged(NamedTuple):
-    """Reported numbers within bounds, what was done to them, and what to remember."""
+    """Reports within bounds, incidents, and the values that update the running medians."""
 
     models: Float | None = None
     losses: Float | None = None
@@ -125,27 +118,27 @@ class Judged(NamedTuple):
     centre: Float | None = None
 
     def after(self, earlier: list[Incident]) -> Judged:
-        """Return the same with incidents that came before."""
+        """Return a copy with `earlier` incidents put first."""
         return self._replace(incidents=(*earlier, *self.incidents))
 
 
 class Gate:
-    """What guards keep between rounds, for `n_clients` slots."""
+    """State of the guards between rounds, for `n_clients` slots."""
 
     def __init__(self, guards: Guards, n_clients: int) -> None:
         self.guards = guards
-        self.counts = np.zeros(n_clients, dtype=np.int64)  # incidents of each client, ever
+        self.counts = np.zeros(n_clients, dtype=np.int64)  # all incidents of each client
         self.record: deque[Incident] = deque(maxlen=RECORD)
         self.credit = np.zeros(n_clients)  # picks left under max_share; barred at 0 and below
         self.owed = _stagger(0, n_clients)  # picks due under min_share; forced from 1
-        self.distances, self.losses = np.empty(0), np.empty(0)  # behind the medians
+        self.distances, self.losses = np.empty(0), np.empty(0)  # of the running medians
         self.centre: Float | None = None
         self.eligible: Mask | None = None  # of the pending round
 
-    # -- who ---------------------------------------------------------------------
+    # -- shares ------------------------------------------------------------------
 
     def admit(self, eligible: Mask, n_select: int) -> Mask:
-        """Return those of `eligible` that may be picked: `max_share`."""
+        """Return the eligible clients that `max_share` lets be picked."""
         if self.guards.max_share is None:
             return eligible
         n_eligible = int(np.count_nonzero(eligible))
@@ -159,7 +152,7 @@ class Gate:
         return admitted
 
     def cover(self, selection: Selection, eligible: Mask) -> Selection:
-        """Return the selection with everybody in it whose turn `min_share` makes it."""
+        """Return the selection with all clients in it that are due under `min_share`."""
         due = self._due(eligible, len(selection))
         if not due.any():
             return selection
@@ -167,11 +160,11 @@ class Gate:
         for client in np.setdiff1d(np.flatnonzero(due), clients):
             free = np.flatnonzero(~due[clients])
             if selection.coalitions is not None:
-                # From its own coalition if it can be: then each one is still represented.
+                # Prefer a place of the same coalition: every coalition stays represented.
                 own = free[selection.coalitions[clients[free]] == selection.coalitions[client]]
                 free = own if own.size else free
             clients[free[-1]] = client
-        stated = vars(selection)["inclusion"] is not None  # not read: it may take time
+        stated = vars(selection)["inclusion"] is not None  # `inclusion` is lazy: do not read it
         return dataclasses.replace(
             selection,
             clients=clients,
@@ -179,7 +172,7 @@ class Gate:
         )
 
     def _due(self, eligible: Mask, n_picked: int) -> Mask:
-        """Return those that must be picked now: `min_share`."""
+        """Return the clients that `min_share` requires in this round."""
         due = np.zeros(eligible.size, dtype=bool)
         if self.guards.min_share is None:
             return due
@@ -189,11 +182,11 @@ class Gate:
         return due
 
     def begin(self, eligible: Mask) -> None:
-        """Take note of who was eligible in the round that is now pending."""
+        """Store the eligible clients of the pending round."""
         self.eligible = eligible.copy()
 
     def close(self, picked: Ids) -> None:
-        """Account for the pending round."""
+        """Update credit and picks owed for the pending round, and close it."""
         assert self.eligible is not None
         share = picked.size / np.count_nonzero(self.eligible)
         self.credit[self.eligible] += share * (self.guards.max_share or 0.0)
@@ -203,10 +196,10 @@ class Gate:
         self.owed[picked] = np.maximum(self.owed[picked] - 1.0, 0.0)
         self.eligible = None
 
-    # -- how much ----------------------------------------------------------------
+    # -- bounds ------------------------------------------------------------------
 
     def judge(self, clients: Ids, models: Float | None, losses: Float | None, round: int) -> Judged:
-        """Return reported numbers cut down to `max_norm` and `max_loss`; NaN losses stay."""
+        """Return reports clipped to `max_norm` and `max_loss`; NaN losses stay."""
         incidents: list[Incident] = []
         reported = distances = _NOTHING
         centre = None
@@ -229,7 +222,7 @@ class Gate:
         return Judged(models, losses, tuple(incidents), distances, reported, centre)
 
     def remember(self, judged: Judged) -> None:
-        """Take in what `judge` saw."""
+        """Record the incidents of `judge` and update the running medians."""
         self.record.extend(judged.incidents)
         for incident in judged.incidents:
             self.counts[incident.client] += 1
@@ -241,7 +234,7 @@ class Gate:
     # -- growth and state --------------------------------------------------------
 
     def grow(self, n_clients: int) -> None:
-        """Add slots for clients that joined, with a clean record and nothing used up."""
+        """Add slots for clients that joined, without incidents or picks."""
         present = self.counts.size
         added = n_clients - present
         self.counts = np.concatenate([self.counts, np.zeros(added, dtype=np.int64)])
@@ -260,7 +253,7 @@ class Gate:
 
     @classmethod
     def restored(cls, state: dict[str, Any], n_clients: int, pending: bool) -> Gate:
-        """Build a gate from what `state` returned; `pending`: whether a round is."""
+        """Build a gate from the result of `state`; `pending`: whether a round is pending."""
         self = cls(Guards(**state["settings"]), n_clients)
         self.counts = check_stored(state["counts"], "counts", n_clients, np.int64)
         self.credit = check_stored(state["credit"], "credit", n_clients)
@@ -282,8 +275,8 @@ def _bound(setting: float | str | None, *values: Float) -> float:
     """Return the largest value allowed: a number, or a multiple of the median of `values`."""
     if isinstance(setting, float):
         return setting
-    together = np.concatenate(values)
-    middle = float(np.median(together)) if together.size else 0.0
+    joined = np.concatenate(values)
+    middle = float(np.median(joined)) if joined.size else 0.0
     return MEDIAN_FACTOR * middle if middle > 0 else np.inf
 
 
@@ -296,10 +289,10 @@ def _cuts(kind: str, clients: Ids, values: Float, bound: float, round: int) -> l
 
 
 def _covered_inclusion(selection: Selection, due: Mask) -> Float:
-    """Return inclusion when those due are in for certain and take places of the others.
+    """Return inclusion probabilities after clients that are due replaced drawn clients.
 
-    Exact for a uniform draw and for one place a coalition; elsewhere an estimate: the others
-    keep their proportions.
+    Exact for a uniform draw and for one place a coalition. Elsewhere an estimate: clients
+    that are not due keep their proportions.
     """
     own, labels = selection.inclusion, selection.coalitions
     assert own is not None
@@ -311,12 +304,12 @@ def _covered_inclusion(selection: Selection, due: Mask) -> Float:
     left = np.maximum(places - np.bincount(labels[due], minlength=n_groups), 0)
     held = np.bincount(labels, rest, minlength=n_groups)
     rest *= np.divide(left, held, out=np.zeros(n_groups), where=held > 0)[labels]
-    # Whoever found no place in its own coalition took one of another's.
+    # A due client without a place in its own coalition took a place of another coalition.
     spare = len(selection) - int(np.count_nonzero(due))
     rest *= spare / max(rest.sum(), np.finfo(np.float64).tiny)
     return np.where(due, 1.0, rest)
 
 
 def _stagger(start: int, stop: int) -> Float:
-    """Return what slots are owed at first: not all at once, or whole rounds would be forced."""
+    """Return initial picks owed, staggered: equal ones would force whole rounds at once."""
     return np.arange(start, stop) * _GOLDEN % 1.0

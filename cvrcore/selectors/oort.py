@@ -1,4 +1,4 @@
-"""Oort: exploit clients of high utility and recent speed, explore those never tried."""
+"""Oort: losses and durations in, exploited (high utility) and explored (untried) clients out."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._validation import Float, Ids, Mask, check_choice, check_number, check_stored
 from ..selection import Selection
+from ..validation import Float, Ids, Mask, check_choice, check_number, check_stored
 from .base import Probe, Report, Selector
+from .guards import Guards
 from .power_of_choice import gumbel_top_k, law_inclusion
 from .uniform import uniform_selection
 
@@ -52,7 +53,7 @@ def oort_scores(
     preferred: float = np.inf,
     penalty: float = 2.0,
 ) -> Float:
-    """Return the score of clients tried before: utility, staleness bonus, speed.
+    """Return scores of tried clients from utility, staleness and speed.
 
     With ``low = 0.999 * min(reference)``::
 
@@ -60,28 +61,29 @@ def oort_scores(
         s = s + sqrt(0.1 * ln(round) / last_round)
         s = s * (preferred / duration) ** penalty       where duration > preferred
 
-    The bonus divides by the *index* of the last round, not by its age: old rounds have a
-    small index. It is of order 0.1, so utility must be brought to [0, 1] first; added to
-    a raw utility in the hundreds, as one public copy does, it has no effect.
+    The staleness bonus divides by the *index* of the last round, not by its age: old rounds
+    have a small index. The bonus is of order 0.1, so utility is first scaled to [0, 1];
+    beside a raw utility in the hundreds, as in one public copy, the bonus has no effect.
 
     Parameters
     ----------
     utilities : ndarray of shape (n,)
-        n_k times the root mean square loss; 0 for a client that only ever failed.
+        n_k times the root mean square loss; 0 for a client that failed in every round.
     last_rounds : ndarray of int, shape (n,)
-        Round in which each was last picked, from 1.
+        Round in which each client was last picked, counted from 1.
     round : int
-        The round to come, from 1.
+        The coming round, counted from 1.
     reference : ndarray, optional
         Positive utilities that set the scale; untried clients enter with their sample
         count. Default: the positive ones of `utilities`.
     clip : float, default=0.95
-        Quantile of `reference` above which utilities count alike.
+        Utilities are clipped at this quantile of `reference`.
     durations : ndarray of shape (n,), optional
-        Seconds; NaN where unknown, which costs nothing.
+        Seconds; NaN where unknown, which brings no penalty.
     preferred : float, default=inf
-        Duration up to which nothing is lost.
+        Longest duration without a penalty.
     penalty : float, default=2.0
+        Exponent of the penalty.
 
     Examples
     --------
@@ -95,7 +97,7 @@ def oort_scores(
         ordered = np.sort(reference)
         cap = ordered[min(int(clip * ordered.size + 1e-9), ordered.size - 1)]
         low = 0.999 * ordered[0]
-        # A client without reward lies below `low`; a negative score is no probability.
+        # A client of utility 0 lies below `low`: clip, draw weights are not negative.
         span = max(ordered[-1] - low, np.finfo(np.float64).tiny)
         scores = np.maximum((np.minimum(utilities, cap) - low) / span, 0.0)
     scores += np.sqrt(0.1 * np.log(round) / last_rounds)
@@ -108,29 +110,31 @@ def oort_scores(
 class OortSelector(Selector):
     """Guided selection by statistical utility, staleness and speed [1]_.
 
-    The first round is uniform. Then ``floor((1 - epsilon) * P)`` clients are exploited:
-    drawn in proportion to `oort_scores` among those that score at least `cut_off` times
-    the score at that rank. The others are explored: drawn in proportion to their sample
-    count among the largest never tried. epsilon is 0.9 times `decay` for every closed
-    round, but at least `exploration_min`; places that one side cannot fill go to the other.
+    The first round is uniform. Later rounds exploit ``floor((1 - epsilon) * P)`` clients,
+    drawn in proportion to `oort_scores` among the tried clients that score at least
+    `cut_off` times the score at that rank. The other places explore: they are drawn in
+    proportion to sample counts among the largest untried clients. epsilon is 0.9 times
+    `decay` for every closed round, but at least `exploration_min`. Places that one side
+    cannot fill go to the other.
 
     Report the root mean square of the per-sample training losses in the first local
-    epoch, or in one pass of the model that was sent (`loss_statistic` is "rms"): summing
-    over all E local epochs, as one public copy does, multiplies utility by sqrt(E). The
-    utility is n_k times that. A client told as `failed` counts as tried, so it is not
-    explored for ever; it keeps the utility it had, or none.
+    epoch, or in one pass of the model that was sent (`loss_statistic` is "rms"); the utility
+    is n_k times this loss. Summing over all E local epochs, as one public copy does,
+    multiplies utility by sqrt(E). A client reported as `failed` counts as tried and keeps
+    its utility, so that it is not explored again and again.
 
     Durations are optional. Without them, or if all are equal, the speed factor is 1 and
-    the pacer has no effect. With them, the preferred duration is a percentile of those
-    seen; the pacer moves it by 5 points every 20 rounds. "paper": up if the mean utility
-    of exploited clients fell against the 20 rounds before. Others, as in the published
-    code: up if it changed by at most 10 %, down if by 500 % or more.
+    the pacer has no effect. With them, the preferred duration is a percentile of the known
+    durations, and the pacer moves this percentile by 5 points every 20 rounds. Preset
+    "paper": up if the mean utility of exploited clients is lower than in the 20 rounds
+    before. Other presets, as in the published code: up if that mean changed by at most
+    10 %, down if by 500 % or more.
 
-    The article explores by speed; the speed of an untried client is not known here, so
-    all presets go by size, as the published code does. Exactly P clients are picked (no
-    over-commitment) and nobody is barred for having been picked often: with a hundred
-    clients that would bar everybody within a hundred rounds. ``Selection.inclusion`` is
-    exact, given what is known of the clients; it is 0 below the cut-off.
+    The article explores by speed. The speed of an untried client is not known here, so
+    all presets explore by size, as the published code does. Exactly P clients are picked
+    (no over-commitment), and no client is barred for being picked often: with a hundred
+    clients that rule would bar all of them within a hundred rounds. ``Selection.inclusion``
+    is exact given the known losses and durations; it is 0 below the cut-off.
 
     Parameters
     ----------
@@ -141,7 +145,7 @@ class OortSelector(Selector):
         its authors (0.7, 0.98, 0.95, 0.2, 10), FedScale's copy (0.05, 0.9, 0.98, 0.3, 30).
     cut_off, clip, decay, exploration_min : float in [0, 1], optional
     percentile : float in [0, 100], optional
-        Where the preferred duration starts; at 100 nobody is too slow.
+        Initial percentile of the preferred duration; at 100 there is no speed penalty.
     penalty : float, default=2.0
         Exponent of the speed factor, >= 0.
 
@@ -168,8 +172,9 @@ class OortSelector(Selector):
         exploration_min: float | None = None,
         percentile: float | None = None,
         penalty: float = 2.0,
+        guards: Guards | None = None,
     ) -> None:
-        super().__init__(n_clients, n_select, weights, seed)
+        super().__init__(n_clients, n_select, weights, seed, guards)
         self.preset = check_choice(preset, "preset", PRESETS)
         chosen = PRESETS[preset]
 
@@ -195,7 +200,7 @@ class OortSelector(Selector):
         tried = np.flatnonzero(eligible & (self._last_rounds > 0))
         untried = np.flatnonzero(eligible & (self._last_rounds == 0))
         n_picked = min(self.n_select, tried.size + untried.size)
-        # A function of the closed rounds, so that asking twice does not decay it twice.
+        # A function of the closed rounds: a repeated `select` must not decay it twice.
         epsilon = max(EXPLORATION * self.decay**self.round, self.exploration_min)
         n_exploited = min(int((1.0 - epsilon) * n_picked + 1e-9), tried.size)
         n_explored = min(n_picked - n_exploited, untried.size)
@@ -205,7 +210,7 @@ class OortSelector(Selector):
         scores[tried] = self._scores(tried, untried)
         tried, worth = self._admissible(tried, scores[tried], n_exploited)
         exploited = tried[gumbel_top_k(np.log(worth), n_exploited, self._rng)]
-        # Ties in size at the edge of the window fall at random.
+        # Ties in size at the edge of the window are broken at random.
         order = np.lexsort((self._rng.random(untried.size), -self.weights[untried]))
         edge, share = _edge(self.weights[untried][order], WINDOW * n_explored)
         tied = untried[order[edge]]
@@ -247,13 +252,13 @@ class OortSelector(Selector):
         """Return the clients at or above the cut-off and their positive draw weights."""
         if tried.size == 0:
             return tried, scores
-        # The rank `size`, from 0, does not exist when everybody tried is wanted.
+        # Rank `size`, counted from 0, does not exist if all tried clients are exploited.
         edge = np.sort(scores)[::-1][min(size, tried.size - 1)]
         inside = scores >= self.cut_off * edge
         return tried[inside], np.maximum(scores[inside], _TINY)
 
     def _law(self, ids: Ids, weights: Float, size: int) -> Float:
-        """Return the law of the first of `size` draws, over all clients; 0 if there is none."""
+        """Return the law of the first draw over all clients; zeros if `size` is 0."""
         law = np.zeros(self.n_clients)
         if size > 0:
             scaled = weights / weights.max()
@@ -290,7 +295,7 @@ class OortSelector(Selector):
     def _pace(self, n_closed: int) -> None:
         if n_closed < 2 * PACER_STEP or n_closed % PACER_STEP:
             return
-        # Means, not sums: twenty utilities at the cap still add up to a finite number.
+        # Means of PACER_STEP utilities capped at _HUGE do not overflow.
         before, now = self._history[:PACER_STEP].mean(), self._history[PACER_STEP:].mean()
         if self.preset == "paper":
             up, down = now < before, False
@@ -331,7 +336,7 @@ class OortSelector(Selector):
 
 
 def _edge(ordered: Float, size: int) -> tuple[Mask, float]:
-    """Return who ties for the last of `size` places in a list, and the share that gets one."""
+    """Return a mask of the entries tied at the last of `size` places, and the share inside."""
     if not 0 < size < ordered.size:
         return np.zeros(ordered.size, dtype=bool), 1.0
     tied: Mask = ordered == ordered[size - 1]

@@ -1,17 +1,18 @@
-"""The parts of a `CoalitionSelector` that its plan calls for."""
+"""A `Plan` in, the covariance store and the partition of a `CoalitionSelector` out."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..counting import CountedPartition
-from ..partition import ExactPartition, NystromPartition, Partition, PlanePartition
-from ..plan import Plan
-from ..store import CovarianceStore
+from ..clustering.coalition_count import CountedPartition
+from ..clustering.nystrom import NystromPartition
+from ..clustering.partitions import ExactPartition, Partition, PlanePartition
+from ..covariance.store import CovarianceStore
+from ..runtime.plan import Plan
 
 
 def make_store(plan: Plan, n_clients: int, n_features: int, dtype: Any) -> CovarianceStore | None:
-    """Return an empty store of the covariance; None where no entry of it is ever read."""
+    """Return an empty covariance store; None if the plan never reads entries of C."""
     if plan.store == "none":
         return None
     return CovarianceStore(n_clients, n_features, plan.store, dtype, plan.window, plan.may_be_dense)
@@ -25,7 +26,7 @@ def make_partition(
     eigensolver: str,
     n_coalitions: int | str | None,
 ) -> Partition:
-    """Return what makes coalitions, before it has made any."""
+    """Return a new partition of the kind that the plan names."""
     if isinstance(n_coalitions, str):
         if plan.clustering != "exact":
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Power-of-Choice: ask a few clients for their loss, train the worst off."""
+"""Power-of-Choice: losses of random candidates in, the candidates of highest loss out."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._validation import Float, Ids, Mask, check_choice, check_count, check_stored
-from ..inclusion import filled_in, sampled_inclusion, successive_inclusion
+from ..draws.inclusion import filled_in, sampled_inclusion, successive_inclusion
 from ..selection import Selection
+from ..validation import Float, Ids, Mask, check_choice, check_count, check_stored
 from .base import Probe, Selector
+from .guards import Guards
 
 
 def gumbel_top_k(log_weights: Float, size: int, rng: np.random.Generator) -> Ids:
-    """Draw `size` distinct indices one by one, each in proportion to the weights left.
+    """Draw `size` distinct indices one by one in proportion to weights: Gumbel top-k.
 
-    Adding Gumbel noise to the logarithms and taking the largest is the same law as
-    sequential sampling without replacement (Efraimidis and Spirakis, 2006), in the same
-    order. Nothing overflows or underflows, where ``rng.choice(p=...)`` fails as soon as
-    fewer than `size` probabilities are above zero.
+    The largest log weights after adding Gumbel noise follow the law of sequential sampling
+    without replacement (Efraimidis and Spirakis, 2006), in the same order. Logarithms do not
+    overflow or underflow; ``rng.choice(p=...)`` fails if fewer than `size` probabilities
+    are above zero.
 
     Parameters
     ----------
     log_weights : ndarray of shape (n,)
-        At least `size` of them above -inf.
+        At least `size` entries above -inf.
     size : int
     rng : Generator
     """
@@ -37,7 +38,7 @@ def gumbel_top_k(log_weights: Float, size: int, rng: np.random.Generator) -> Ids
 
 
 def law_inclusion(law: Float, size: int) -> Float:
-    """Return each client's chance to be among `size` successive draws from a law, exact."""
+    """Return exact inclusion probabilities of `size` successive draws from a law."""
     with np.errstate(divide="ignore"):
         return successive_inclusion(np.log(law), min(size, int(np.count_nonzero(law))))
 
@@ -45,34 +46,36 @@ def law_inclusion(law: Float, size: int) -> Float:
 class PowerOfChoiceSelector(Selector):
     """Pick the clients of highest loss among a random set of candidates [1]_.
 
-    `probe` draws the candidates; their mean loss of the *current global model* over
-    their *training* samples goes to `select`, which takes the largest, ties at random.
-    A candidate that did not answer (NaN) is taken only when too few did. Give the same
-    `available` to both; candidates gone in between are replaced by further draws.
+    `probe` draws the candidates. `select` takes their mean losses of the *current global
+    model* over their *training* samples and picks the largest; ties are broken at random.
+    A candidate without an answer (NaN) is picked only if too few candidates answered. Give
+    the same `available` to both; candidates that became unavailable are replaced by further
+    draws.
 
     Public copies differ from the article, and so from this class: some draw the
     candidates uniformly (``candidates="uniform"`` here), rank by test loss (which leaks
-    test labels), give an empty client an infinite loss (so that it always wins; here
-    weight 0 is never eligible), or use positions among the candidates as client ids.
+    test labels), give an empty client an infinite loss (so that it is always picked; here a
+    client of weight 0 is never eligible), or use positions among the candidates as client
+    ids.
 
     Parameters
     ----------
     n_clients, n_select, weights, seed
         See `Selector`.
     n_candidates : int, optional
-        Clients to ask, d, at least `n_select`; capped to the eligible. Default: twice
-        `n_select`. With ``n_candidates=n_select`` losses no longer matter and the policy
-        is sampling by size.
+        Number of candidates, d, at least `n_select`; capped at the eligible clients.
+        Default: twice `n_select`. With ``n_candidates=n_select`` losses have no effect and
+        the policy samples with probability proportional to size.
     candidates : {"size", "uniform"}, default="size"
         Draw candidates without replacement in proportion to ``weights``, or uniformly.
 
     Notes
     -----
-    ``Selection.inclusion`` is over the draw of the candidates too, and estimated by
-    `cvrcore.inclusion.sampled_inclusion`: a client not asked counts with the loss that it
-    told last, one that never told any with that of a random client. It is exact when
-    candidates are no more than picked. It is near 0 for clients of low loss: dividing by
-    it cannot undo the policy's bias towards the others.
+    ``Selection.inclusion`` is over the draw of the candidates too;
+    `cvrcore.draws.inclusion.sampled_inclusion` estimates it. A client that is no candidate
+    enters with its last known loss, or with the loss of a random client if it has none. The
+    estimate is exact if all candidates are picked. It is near 0 for clients of low loss:
+    weighting by its inverse cannot undo the policy's bias towards high losses.
 
     References
     ----------
@@ -99,13 +102,14 @@ class PowerOfChoiceSelector(Selector):
         *,
         n_candidates: int | None = None,
         candidates: str = "size",
+        guards: Guards | None = None,
     ) -> None:
-        super().__init__(n_clients, n_select, weights, seed)
+        super().__init__(n_clients, n_select, weights, seed, guards)
         if n_candidates is None:
             n_candidates = 2 * self.n_select
         self.n_candidates = check_count(n_candidates, "n_candidates", minimum=self.n_select)
         self.candidates = check_choice(candidates, "candidates", ("size", "uniform"))
-        self._losses = np.full(self.n_clients, np.nan)  # last told, for `inclusion` alone
+        self._losses = np.full(self.n_clients, np.nan)  # last known; only `inclusion` reads it
 
     def _candidates(self, eligible: Mask) -> Ids:
         size = min(self.n_candidates, int(np.count_nonzero(eligible)))
@@ -120,8 +124,8 @@ class PowerOfChoiceSelector(Selector):
         n_picked = min(self.n_select, int(np.count_nonzero(eligible)))
         scores = np.full(self.n_clients, np.nan)
         scores[probe.clients] = probe.losses
-        told = ~np.isnan(probe.losses)
-        self._losses[probe.clients[told]] = probe.losses[told]
+        answered = ~np.isnan(probe.losses)
+        self._losses[probe.clients[answered]] = probe.losses[answered]
         asked = probe.clients[eligible[probe.clients]]
         if asked.size > n_picked:
             losses = scores[asked]
@@ -133,7 +137,7 @@ class PowerOfChoiceSelector(Selector):
             others[asked] = False
             asked = np.concatenate([asked, self._draw(others, n_picked - asked.size)])
             return self._selection(asked, scores, eligible)
-        law = self._law(eligible)  # every candidate is taken: losses did not matter
+        law = self._law(eligible)  # all candidates are picked: losses have no effect
         return Selection(
             clients=asked,
             scores=scores,
@@ -163,7 +167,7 @@ class PowerOfChoiceSelector(Selector):
 
     def _law(self, mask: Mask) -> Float:
         weights = mask * (self.weights if self.candidates == "size" else 1.0)
-        weights /= weights.max()  # so that the sum cannot overflow
+        weights /= weights.max()  # the sum must not overflow
         return np.asarray(weights / weights.sum())
 
     def _draw(self, mask: Mask, size: int) -> Ids:

@@ -1,29 +1,30 @@
-"""Policies by name: ours, and those that installed packages register.
+"""Registry of policies: a name in, a class out, built in or registered by a package.
 
 A package registers a policy in the entry-point group ``cvrcore.selectors``::
 
     [project.entry-points."cvrcore.selectors"]
     my-policy = "my_package.policies:MySelector"
 
-Ours are found without a look at what is installed, so that no package, however broken, can
-stand in their way. Others are looked up when asked for; one that cannot serve is an error
-that names the distribution it comes from.
+Built-in policies are found without reading entry points, so a broken package cannot affect
+them. Registered policies are loaded lazily; a registered policy that cannot be used raises an
+error that names its distribution.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.metadata
-import inspect
-import logging
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from .base import Selector
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 GROUP = "cvrcore.selectors"
 
-#: Name of each policy of our own and where its class lives; imported when asked for.
+#: Name of each built-in policy, and module and name of its class; imported lazily.
 BUILT_IN = {
     "uniform": "cvrcore.selectors.uniform:UniformSelector",
     "power-of-choice": "cvrcore.selectors.power_of_choice:PowerOfChoiceSelector",
@@ -33,16 +34,14 @@ BUILT_IN = {
     "fedcvr-bolt": "cvrcore.selectors.coalition:CoalitionSelector",
 }
 
-_log = logging.getLogger(__name__)
-
 
 class PolicyError(ValueError):
-    """A registered policy that cannot serve; the message names its distribution."""
+    """A registered policy cannot be used; the message names its distribution."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Plugin:
-    """One entry of the group: a name, where its class lives, and who registered it."""
+    """One entry point: the policy's name, its class, and the distribution that registers it."""
 
     name: str
     target: str
@@ -53,17 +52,21 @@ class Plugin:
 
 
 def plugins() -> list[Plugin]:
-    """Return every policy that installed packages register, whether it can serve or not."""
+    """Return every policy that installed packages register, usable or not."""
+    # Imported here: the two modules take as long to import as the rest of this package.
+    import importlib.metadata
+    import logging
+
     try:
         entries = list(importlib.metadata.entry_points(group=GROUP))
     except Exception as error:  # the metadata of any installed package may be damaged
-        _log.warning("entry points %s cannot be read: %r", GROUP, error)
+        logging.getLogger(__name__).warning("entry points %s cannot be read: %r", GROUP, error)
         return []
     found = {Plugin(entry.name, entry.value, _distribution(entry)) for entry in entries}
     return sorted(found, key=lambda plugin: (plugin.name, plugin.distribution, plugin.target))
 
 
-def _distribution(entry: importlib.metadata.EntryPoint) -> str:
+def _distribution(entry: EntryPoint) -> str:
     try:
         return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"
     except Exception:  # no name or version in its metadata
@@ -71,10 +74,10 @@ def _distribution(entry: importlib.metadata.EntryPoint) -> str:
 
 
 class Policies(Mapping[str, str]):
-    """Where the class of each policy lives, by name; ours first, then the registered.
+    """Map from a policy's name to its class as "module:name"; built-in policies first.
 
-    A name of ours stays ours whoever registers it. Whether a registered class can serve
-    is found out by `policy_class`, one class at a time.
+    A package cannot replace a built-in name. `policy_class` checks whether a registered
+    class can be used.
     """
 
     def __getitem__(self, name: str) -> str:
@@ -97,7 +100,7 @@ class Policies(Mapping[str, str]):
         return f"Policies({', '.join(self)})"
 
 
-#: Every policy there is, by name; see `Policies`.
+#: Every policy by name; see `Policies`.
 POLICIES = Policies()
 
 
@@ -109,7 +112,7 @@ def policy_class(name: str) -> type[Selector]:
     ValueError
         If no policy has that name.
     PolicyError
-        If one is registered under that name but cannot serve.
+        If a policy is registered under that name but cannot be used.
     """
     if isinstance(name, str) and name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
@@ -124,7 +127,10 @@ def policy_class(name: str) -> type[Selector]:
 
 
 def load_plugin(named: list[Plugin]) -> type[Selector]:
-    """Return the class that stands behind entries of one name, or say why none does."""
+    """Return the class of entry points of one name, or raise PolicyError with the reason."""
+    import importlib.metadata
+    import inspect
+
     plugin = named[0]
     if plugin.name in BUILT_IN:
         raise PolicyError(f"{plugin} takes the name of a policy of cvrcore, which keeps it")
@@ -136,7 +142,7 @@ def load_plugin(named: list[Plugin]) -> type[Selector]:
         )
     try:
         found = importlib.metadata.EntryPoint(plugin.name, plugin.target, GROUP).load()
-    except Exception as error:  # whatever its module does when it is imported
+    except Exception as error:  # importing the module can raise anything
         raise PolicyError(f"{plugin} cannot be loaded: {type(error).__name__}: {error}") from error
     if not (inspect.isclass(found) and issubclass(found, Selector)):
         raise PolicyError(f"{plugin} must be a subclass of cvrcore.Selector, got {found!r}")
@@ -144,9 +150,19 @@ def load_plugin(named: list[Plugin]) -> type[Selector]:
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise PolicyError(f"{plugin} must define {missing}")
     if getattr(found, "name", None) != plugin.name:
-        # A saved state says the name: it must lead back to the class.
+        # A saved state holds the name, and loading it looks up the class by this name.
         raise PolicyError(
             f"{plugin} must have the class attribute name = {plugin.name!r}, "
             f"got {getattr(found, 'name', None)!r}"
         )
     return found
+
+
+def refuse_unknown(policy: str, flat: dict[str, Any], known: list[str]) -> None:
+    """Raise TypeError for the first unknown option, with the most similar known option."""
+    import difflib
+
+    for option in flat:
+        close = difflib.get_close_matches(option, known, n=1, cutoff=0.5)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise TypeError(f"{option} is not an option of {policy}{hint}")

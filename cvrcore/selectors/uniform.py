@@ -1,11 +1,11 @@
-"""Uniform sampling without replacement: FedAvg's policy."""
+"""FedAvg's policy: eligible clients in, a uniform sample without replacement out."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from .._validation import Ids, Mask
 from ..selection import Selection
+from ..validation import Ids, Mask
 from .base import Probe, Selector
 
 

@@ -1,8 +1,8 @@
-"""Conformance of a selection policy: what an author runs on their own.
+"""Conformance test of selection policies: a policy in, the broken promises out.
 
-In the spirit of scikit-learn's ``check_estimator``: `check_selector` builds the policy, takes
-it through rounds in which clients come, go, fail and keep silent, and says which promises of
-`cvrcore.Selector` it breaks. It needs no test runner.
+Like scikit-learn's ``check_estimator``: `check_selector` builds the policy, runs rounds in
+which clients join, leave, fail and do not reply, and lists the promises of `cvrcore.Selector`
+that it breaks. It needs no test runner.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from ..selectors.base import Selector
+from .assertions import CheckFailed
 from .checks import CHECKS, Check
-from .claims import Broken
-from .subject import Subject
+from .policy_under_test import PolicyUnderTest
 
 __all__ = ["ConformanceError", "check_selector", "selector_checks"]
 
@@ -53,13 +53,13 @@ def check_selector(
     policy : str, class or callable
         A name that `make_selector` finds, a subclass of `Selector`, or a function that
         builds one from ``n_clients``, ``n_select``, ``weights``, ``seed`` and `options`.
-        If it asks for ``n_features`` or ``label_counts``, it is given them.
+        If it has the parameters ``n_features`` or ``label_counts``, it gets them.
     deterministic : bool
-        Say that the policy makes no random choice: the seed may then change nothing.
+        Whether the policy makes no random choice: the seed may then have no effect.
     only : collection of str, optional
         Names of checks to run. Default: all.
     **options
-        Further arguments of the policy, the same for every one that is built.
+        Further arguments of the policy, the same for every selector that is built.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def check_selector(
     Raises
     ------
     ConformanceError
-        If a check fails; every failed one is named, with the reason.
+        If a check fails; the message names every failed check, with the reason.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def check_selector(
     >>> len(check_selector("uniform")) > 10
     True
     """
-    subject = Subject(policy, options)
+    tested = PolicyUnderTest(policy, options)
     checks = selector_checks(deterministic)
     if only is not None:
         unknown = sorted(set(only) - {check.name for check in checks})
@@ -89,18 +89,18 @@ def check_selector(
     cause: Exception | None = None
     for check in checks:
         try:
-            check(subject)
-        except Broken as error:
+            check(tested)
+        except CheckFailed as error:
             failures[check.name] = str(error)
         except Exception as error:
             failures[check.name] = _where(error)
             cause = cause or error
     if failures:
-        raise ConformanceError(subject.label, failures) from cause
+        raise ConformanceError(tested.label, failures) from cause
     return [check.name for check in checks]
 
 
 def _where(error: Exception) -> str:
-    """Return what was raised and the line of the policy, or of whatever raised it."""
+    """Return the error and the line that raised it."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"

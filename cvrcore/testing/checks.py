@@ -1,7 +1,7 @@
-"""The checks: each states one promise of `cvrcore.Selector` and tries to break it.
+"""The list of checks: a policy under test in, an error for a broken promise out.
 
-`picking.py` holds those about whom a policy picks, `reporting.py` those about what it is
-told, `persistence.py` those about its state; this file lists them.
+`picking.py` checks which clients a policy selects, `reporting.py` how it takes reports,
+`persistence.py` its saved state.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import dataclasses
 from collections.abc import Callable
 
 from . import persistence, picking, reporting
-from .subject import Subject
+from .policy_under_test import PolicyUnderTest
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One promise; call it with a `Subject`."""
+    """One promise of `cvrcore.Selector`; call it with a `PolicyUnderTest`."""
 
     name: str
-    function: Callable[[Subject], None]
+    function: Callable[[PolicyUnderTest], None]
     random: bool = False  # holds for policies that draw, not for deterministic ones
 
-    def __call__(self, subject: Subject) -> None:
+    def __call__(self, policy: PolicyUnderTest) -> None:
         """Raise if the promise is broken."""
-        self.function(subject)
+        self.function(policy)
 
     def __repr__(self) -> str:
         return self.name  # test runners print it

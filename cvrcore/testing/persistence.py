@@ -1,4 +1,4 @@
-"""Checks of state: taken, written, read back, and gone on from."""
+"""Checks of state: a policy under test in, an error if its saved state is not complete out."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from typing import Any
 import numpy as np
 
 from ..selectors.base import Selector
-from .claims import Broken, difference, require
-from .subject import Subject
-from .world import World
+from .assertions import CheckFailed, difference, require
+from .policy_under_test import PolicyUnderTest
+from .simulation import Simulation
 
 POINTS = ("between rounds", "after probe", "after select")
 
 
-def paused(subject: Subject, point: str, n_rounds: int, seed: int = 4) -> World:
-    """Return a world that stopped somewhere in a round."""
-    world = subject.world(seed, n_rounds)
+def paused(policy: PolicyUnderTest, point: str, n_rounds: int, seed: int = 4) -> Simulation:
+    """Return a simulation that stopped at a point of a round, one of `POINTS`."""
+    simulation = policy.simulation(seed, n_rounds)
     if point != "between rounds":
-        world.probe()
+        simulation.probe()
     if point == "after select":
-        world.select()
-    return world
+        simulation.select()
+    return simulation
 
 
-def go_on(world: World, point: str, n_rounds: int) -> list[list[int]]:
-    """Finish the round that was begun, then go through more."""
+def go_on(simulation: Simulation, point: str, n_rounds: int) -> list[list[int]]:
+    """Finish the open round, then run more rounds; return the clients selected in those."""
     if point == "after probe":
-        world.select()
+        simulation.select()
     if point != "between rounds":
-        world.observe()
-    return world.rounds(n_rounds)
+        simulation.observe()
+    return simulation.rounds(n_rounds)
 
 
-def same_future(world: World, twin: World, point: str, how: str) -> None:
-    """Refuse a twin that goes on otherwise than its original."""
-    found = difference(twin.selector.state_dict(), world.selector.state_dict())
+def same_future(simulation: Simulation, twin: Simulation, point: str, how: str) -> None:
+    """Fail if a restored selector continues differently from its original."""
+    found = difference(twin.selector.state_dict(), simulation.selector.state_dict())
     require(found is None, f"{how} {point} must give the same state, but {found}")
-    original, restored = go_on(world, point, 8), go_on(twin, point, 8)
+    original, restored = go_on(simulation, point, 8), go_on(twin, point, 8)
     for t, (ours, theirs) in enumerate(zip(original, restored, strict=True)):
         require(
             ours == theirs,
             f"{how} {point} must go on to the same selections, got {theirs} instead of {ours} "
             f"{t + 1} rounds later: does state_dict() hold all that the policy has learned?",
         )
-    found = difference(twin.selector.state_dict(), world.selector.state_dict())
+    found = difference(twin.selector.state_dict(), simulation.selector.state_dict())
     require(found is None, f"{how} {point} must go on to the same state, but {found}")
 
 
-def plain_state(subject: Subject) -> None:
-    """State is arrays and plain values only: nothing that needs pickle."""
-    world = paused(subject, "after select", 6)
-    _plain(world.selector.state_dict(), "state")
+def plain_state(policy: PolicyUnderTest) -> None:
+    """State holds arrays and plain values only, so that it can be saved without pickle."""
+    simulation = paused(policy, "after select", 6)
+    _plain(simulation.selector.state_dict(), "state")
 
 
 def _plain(value: Any, path: str) -> None:
@@ -75,13 +75,13 @@ def _plain(value: Any, path: str) -> None:
         )
 
 
-def snapshot(subject: Subject) -> None:
-    """A state that was taken does not move with its selector, nor with one made from it."""
-    world = paused(subject, "after select", 8)
-    state = world.selector.state_dict()
+def snapshot(policy: PolicyUnderTest) -> None:
+    """A state does not change with its selector, nor with a selector restored from it."""
+    simulation = paused(policy, "after select", 8)
+    state = simulation.selector.state_dict()
     frozen = copy.deepcopy(state)
-    twin = world.continued(type(world.selector).from_state_dict(state))
-    for each, whose in ((world, "the selector"), (twin, "a selector made from it")):
+    twin = simulation.continued(type(simulation.selector).from_state_dict(state))
+    for each, whose in ((simulation, "the selector"), (twin, "a selector made from it")):
         go_on(each, "after select", 8)
         found = difference(state, frozen)
         require(
@@ -90,34 +90,37 @@ def snapshot(subject: Subject) -> None:
         )
 
 
-def restore(subject: Subject) -> None:
-    """from_state_dict and load_state_dict go on to the same selections, at any point."""
+def restore(policy: PolicyUnderTest) -> None:
+    """from_state_dict and load_state_dict continue to the same selections, at any point."""
     for point in POINTS:
         for n_rounds in (0, 1, 9, 35):
-            world = paused(subject, point, n_rounds)
-            state = world.selector.state_dict()
-            restored = type(world.selector).from_state_dict(state)
-            same_future(world, world.continued(restored), point, "from_state_dict")
-    world, other = paused(subject, "between rounds", 7), paused(subject, "after select", 3, seed=5)
-    other.selector.load_state_dict(world.selector.state_dict())
-    twin = world.continued(other.selector)
-    same_future(world, twin, "between rounds", "load_state_dict")
+            simulation = paused(policy, point, n_rounds)
+            state = simulation.selector.state_dict()
+            restored = type(simulation.selector).from_state_dict(state)
+            same_future(simulation, simulation.continued(restored), point, "from_state_dict")
+    simulation, other = (
+        paused(policy, "between rounds", 7),
+        paused(policy, "after select", 3, seed=5),
+    )
+    other.selector.load_state_dict(simulation.selector.state_dict())
+    twin = simulation.continued(other.selector)
+    same_future(simulation, twin, "between rounds", "load_state_dict")
 
 
-def file(subject: Subject) -> None:
-    """Save and load go on to the same selections."""
+def file(policy: PolicyUnderTest) -> None:
+    """Save and load continue to the same selections."""
     with tempfile.TemporaryDirectory() as folder:
         for point in POINTS:
-            world = paused(subject, point, 7)
+            simulation = paused(policy, point, 7)
             path = Path(folder) / "state.npz"
-            world.selector.save(path)
-            restored = type(world.selector).load(path)
-            same_future(world, world.continued(restored), point, "save and load")
+            simulation.selector.save(path)
+            restored = type(simulation.selector).load(path)
+            same_future(simulation, simulation.continued(restored), point, "save and load")
 
 
-def foreign_state(subject: Subject) -> None:
-    """A state of another policy, or half a state, is refused and changes nothing."""
-    selector = paused(subject, "after select", 4).selector
+def foreign_state(policy: PolicyUnderTest) -> None:
+    """A state of another policy, or an incomplete one, is refused and changes nothing."""
+    selector = paused(policy, "after select", 4).selector
     good = selector.state_dict()
     bad = {
         "of another policy": {**good, "policy": "another"},
@@ -136,4 +139,4 @@ def _refuses(selector: Selector, state: dict[str, Any], what: str) -> None:
         selector.load_state_dict(state)
     except ValueError:
         return
-    raise Broken(f"load_state_dict must refuse a state {what} with ValueError")
+    raise CheckFailed(f"load_state_dict must refuse a state {what} with ValueError")

@@ -1,4 +1,4 @@
-"""Checks of picking: who, how many, by which stream and by which law."""
+"""Checks of selection: a policy under test in, an error if it selects wrong clients out."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import random
 import numpy as np
 
 from ..selectors.registry import BUILT_IN, policy_class
-from .claims import refused, require, valid
-from .subject import N_CLIENTS, N_SELECT, Subject, sample_counts
-from .world import World
+from .assertions import refused, require, valid
+from .policy_under_test import N_CLIENTS, N_SELECT, PolicyUnderTest, sample_counts
+from .simulation import Simulation
 
 
-def identity(subject: Subject) -> None:
-    """A policy says its name, the loss it wants, and keeps what it was built with."""
-    selector = subject(seed=0)
+def identity(policy: PolicyUnderTest) -> None:
+    """A policy has a name and a valid loss statistic, and keeps its arguments."""
+    selector = policy(seed=0)
     cls = type(selector)
     name = getattr(cls, "name", None)
     require(isinstance(name, str) and name, f"the class attribute name must be a str, got {name!r}")
@@ -40,9 +40,9 @@ def identity(subject: Subject) -> None:
     )
 
 
-def same_seed(subject: Subject) -> None:
+def same_seed(policy: PolicyUnderTest) -> None:
     """The same seed gives the same selections."""
-    first, second = (subject.world(seed=7).rounds(30) for _ in range(2))
+    first, second = (policy.simulation(seed=7).rounds(30) for _ in range(2))
     for t, (a, b) in enumerate(zip(first, second, strict=True)):
         require(
             a == b,
@@ -51,12 +51,12 @@ def same_seed(subject: Subject) -> None:
         )
 
 
-def other_seed(subject: Subject) -> None:
+def other_seed(policy: PolicyUnderTest) -> None:
     """Another seed gives other selections."""
     futures = []
     for seed in (7, 8):
-        world = World(subject(seed=seed), 0, subject.n_features)
-        futures.append(world.rounds(20))
+        simulation = Simulation(policy(seed=seed), 0, policy.n_features)
+        futures.append(simulation.rounds(20))
     require(
         futures[0] != futures[1],
         "seeds 7 and 8 must give different selections, got the same for 20 rounds: draw from "
@@ -64,8 +64,8 @@ def other_seed(subject: Subject) -> None:
     )
 
 
-def global_random(subject: Subject) -> None:
-    """The global generators of NumPy and Python are neither read nor moved."""
+def global_random(policy: PolicyUnderTest) -> None:
+    """The global generators of NumPy and Python are neither read nor advanced."""
     kept_numpy, kept_python = np.random.get_state(), random.getstate()  # noqa: NPY002
     try:
         futures = []
@@ -73,7 +73,7 @@ def global_random(subject: Subject) -> None:
             np.random.seed(state)  # noqa: NPY002
             random.seed(state)
             before = (np.random.get_state()[1].tolist(), random.getstate())  # type: ignore[index]  # noqa: NPY002
-            futures.append(subject.world(seed=7).rounds(15))
+            futures.append(policy.simulation(seed=7).rounds(15))
             after = (np.random.get_state()[1].tolist(), random.getstate())  # type: ignore[index]  # noqa: NPY002
             require(
                 before == after,
@@ -89,69 +89,69 @@ def global_random(subject: Subject) -> None:
         random.setstate(kept_python)
 
 
-def picks(subject: Subject) -> None:
-    """Every round picks min(n_select, eligible) distinct eligible clients."""
-    world = subject.world(seed=1)
+def picks(policy: PolicyUnderTest) -> None:
+    """Every round selects min(n_select, eligible) distinct eligible clients."""
+    simulation = policy.simulation(seed=1)
     for t in range(120):
         require(
-            world.selector.round == t,
-            f"round must count the closed rounds: {t}, got {world.selector.round}",
+            simulation.selector.round == t,
+            f"round must count the closed rounds: {t}, got {simulation.selector.round}",
         )
-        world.probe()
-        valid(world.select(), world.eligible(), N_SELECT, t)
-        world.observe()
+        simulation.probe()
+        valid(simulation.select(), simulation.eligible(), N_SELECT, t)
+        simulation.observe()
 
 
-def availability(subject: Subject) -> None:
-    """A mask and ids mean the same; one client is enough; nobody is an error."""
-    by_mask, by_ids = subject.world(seed=2, n_rounds=5), subject.world(seed=2, n_rounds=5)
+def availability(policy: PolicyUnderTest) -> None:
+    """A mask and ids mean the same; one client is enough; no client is an error."""
+    by_mask, by_ids = policy.simulation(seed=2, n_rounds=5), policy.simulation(seed=2, n_rounds=5)
     rng = np.random.default_rng(2)
     for _ in range(10):
         mask = rng.random(N_CLIENTS) < 0.5
         mask[0] = True
         by_mask.available, by_ids.available = mask, rng.permutation(np.flatnonzero(mask))
         chosen = []
-        for world in (by_mask, by_ids):
-            asked = world.selector.probe(world.available)
-            world.answers = None if asked is None else np.linspace(0.0, 1.0, asked.size)
-            chosen.append(world.select().clients.tolist())
-            world.observe()
+        for simulation in (by_mask, by_ids):
+            asked = simulation.selector.probe(simulation.available)
+            simulation.losses = None if asked is None else np.linspace(0.0, 1.0, asked.size)
+            chosen.append(simulation.select().clients.tolist())
+            simulation.observe()
         require(
             chosen[0] == chosen[1],
             f"available must mean the same as a mask and as ids, got {chosen[0]} and {chosen[1]}",
         )
-    world = subject.world(seed=3, n_rounds=5)
-    for only in np.flatnonzero(world.selector.weights > 0):
-        asked = world.selector.probe([only])
-        picked = world.selector.select([only], None if asked is None else np.ones(asked.size))
+    simulation = policy.simulation(seed=3, n_rounds=5)
+    for only in np.flatnonzero(simulation.selector.weights > 0):
+        asked = simulation.selector.probe([only])
+        picked = simulation.selector.select([only], None if asked is None else np.ones(asked.size))
         require(
             picked.clients.tolist() == [only],
             f"the only available client {only} must be picked, got {picked.clients.tolist()}",
         )
-    for nobody in (np.zeros(N_CLIENTS, dtype=bool), [], [3]):
-        call = functools.partial(world.selector.select, nobody)
-        refused(world.selector, call, "nobody eligible")
+    for empty in (np.zeros(N_CLIENTS, dtype=bool), [], [3]):
+        call = functools.partial(simulation.selector.select, empty)
+        refused(simulation.selector, call, "no eligible client")
 
 
-def sizes(subject: Subject) -> None:
-    """One client, everybody, and a fleet smaller than n_select are served."""
+def sizes(policy: PolicyUnderTest) -> None:
+    """One client, all clients, and fewer clients than n_select are valid sizes."""
     for n_clients, n_select in ((1, 1), (2, 2), (N_SELECT, N_SELECT), (40, 1)):
         weights = np.ones(n_clients)
-        selector = subject(seed=3, n_clients=n_clients, n_select=n_select, weights=weights)
-        world = World(selector, 3, subject.n_features)
+        selector = policy(seed=3, n_clients=n_clients, n_select=n_select, weights=weights)
+        simulation = Simulation(selector, 3, policy.n_features)
         for t in range(25):
-            world.probe()
-            valid(world.select(), world.eligible(), n_select, t)
-            world.observe()
+            simulation.probe()
+            valid(simulation.select(), simulation.eligible(), n_select, t)
+            simulation.observe()
 
 
-def laws(subject: Subject) -> None:
-    """Probabilities and inclusion, where they are stated, are what they are called."""
-    world = subject.world(seed=4)
+def laws(policy: PolicyUnderTest) -> None:
+    """Probabilities and inclusion probabilities, where given, are valid."""
+    simulation = policy.simulation(seed=4)
     for _ in range(60):
-        world.probe()
-        picked = world.select()
-        absent = ~world.eligible()
+        simulation.probe()
+        picked = simulation.select()
+        absent = ~simulation.eligible()
         for name in ("probabilities", "inclusion"):
             values = getattr(picked, name)
             if values is None:
@@ -184,4 +184,4 @@ def laws(subject: Subject) -> None:
                 (picked.inclusion[picked.clients] > 0).all(),
                 "inclusion must be positive for those who were picked",
             )
-        world.observe()
+        simulation.observe()

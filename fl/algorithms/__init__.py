@@ -1,24 +1,25 @@
-"""Training algorithms, one file each, found by name."""
+"""Names of training algorithms in, algorithms out; one file for each."""
 
 from __future__ import annotations
 
 import inspect
 
 from ..config import AlgorithmConfig, ConfigError, nearest
-from .base import Algorithm, Setting
+from ..settings import look_up
+from .base import Algorithm, Resources, RoundUpdates
 from .fedavg import FedAvg
 from .fedprox import FedProx
 from .fesem import FeSEM
 from .ifca import IFCA
 
-__all__ = ["ALGORITHMS", "Algorithm", "Setting", "make_algorithm"]
+__all__ = ["ALGORITHMS", "Algorithm", "Resources", "RoundUpdates", "make_algorithm"]
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.name: kind for kind in (FedAvg, FedProx, IFCA, FeSEM)
 }
 
 
-def make_algorithm(config: AlgorithmConfig, setting: Setting) -> Algorithm:
+def make_algorithm(config: AlgorithmConfig, resources: Resources) -> Algorithm:
     """Build the algorithm that `config` names, with its options.
 
     Raises
@@ -26,17 +27,13 @@ def make_algorithm(config: AlgorithmConfig, setting: Setting) -> Algorithm:
     ConfigError
         For a name or an option that does not exist, or a value that it cannot take.
     """
-    if config.name not in ALGORITHMS:
-        hint = nearest(config.name, ALGORITHMS)
-        known = ", ".join(ALGORITHMS)
-        raise ConfigError(f"algorithm.name must be one of {known}; got {config.name!r}{hint}")
-    kind = ALGORITHMS[config.name]
+    kind: type[Algorithm] = look_up(config.name, ALGORITHMS, "algorithm.name")
     known_options = list(inspect.signature(kind).parameters)[1:]
     for option in config.options:
         if option not in known_options:
             hint = nearest(option, known_options)
             raise ConfigError(f"algorithm.options.{option} is not an option of {kind.name}{hint}")
     try:
-        return kind(setting, **config.options)
+        return kind(resources, **config.options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"algorithm.options: {error}") from error

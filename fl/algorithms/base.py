@@ -1,4 +1,4 @@
-"""Training algorithms: how many models there are, who starts from which, how they merge."""
+"""Trained models of a round in, the server's models out: the interface of algorithms."""
 
 from __future__ import annotations
 
@@ -20,21 +20,12 @@ from ..streams import Streams
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class Resources:
     """What an algorithm may use.
 
-    Attributes
-    ----------
-    engine : Engine
-    samples : ClientSamples
-    weights : ndarray of shape (n_clients,)
-        Raw sample counts n_k.
-    layout : Layout
-    streams : Streams
-    fresh : callable
-        ``fresh(j)`` returns initial model j; 0 is the one that all methods share.
-    aggregator : callable
-        Returns a new aggregator; an algorithm takes one for each model that it keeps.
+    `weights` are the sample counts n_k; ``initial_model(j)`` returns initial model j, of
+    which 0 is shared by all methods; ``aggregator()`` returns a new aggregator, one for each
+    model that the algorithm keeps.
     """
 
     engine: Engine
@@ -42,7 +33,7 @@ class Setting:
     weights: np.ndarray
     layout: Layout
     streams: Streams
-    fresh: Callable[[int], Vector]
+    initial_model: Callable[[int], Vector]
     aggregator: Callable[[], Aggregator]
 
     @property
@@ -51,8 +42,18 @@ class Setting:
         return len(self.weights)
 
 
+@dataclasses.dataclass(frozen=True)
+class RoundUpdates:
+    """The models that `clients` trained in a round, each from the model row in `starts`."""
+
+    selection: Selection
+    clients: np.ndarray
+    starts: np.ndarray
+    vectors: list[Vector]
+
+
 class Algorithm(abc.ABC):
-    """Keeps one or more models and merges what clients send back.
+    """Keeps one or more models and merges the models that clients trained.
 
     Attributes
     ----------
@@ -65,12 +66,12 @@ class Algorithm(abc.ABC):
     mu: float = 0.0
     models: Vector
 
-    def __init__(self, setting: Setting, k: int = 1) -> None:
+    def __init__(self, resources: Resources, k: int = 1) -> None:
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
-        self.setting = setting
-        self.models = np.stack([setting.fresh(0)] * k)
-        self._aggregators = [setting.aggregator() for _ in range(k)]
+        self.resources = resources
+        self.models = np.stack([resources.initial_model(0)] * k)
+        self._aggregators = [resources.aggregator() for _ in range(k)]
         if k > 1 and self._aggregators[0].whole_population:
             raise ValueError(
                 f"aggregator must not be {self._aggregators[0].name!r} with {k} models: it "
@@ -87,23 +88,17 @@ class Algorithm(abc.ABC):
         """Bytes that aggregators remember between rounds."""
         return sum(aggregator.nbytes for aggregator in self._aggregators)
 
-    def starts(self, clients: np.ndarray, round: int) -> np.ndarray:
+    def starts(self, clients: np.ndarray) -> np.ndarray:
         """Return the row of `models` from which each of `clients` starts to train."""
         return np.zeros(len(clients), dtype=np.int64)
 
-    def merge(
-        self,
-        selection: Selection,
-        clients: np.ndarray,
-        starts: np.ndarray,
-        vectors: list[Vector],
-    ) -> None:
-        """Take in the models that `clients` trained, each from the row in `starts`."""
-        self._average(self.setting.weights, selection, clients, starts, vectors)
+    def merge(self, updates: RoundUpdates) -> None:
+        """Average the models of a round into the server's models."""
+        self._average(updates, self.resources.weights)
 
     def deployment(self) -> Deployment:
         """Return which model each client would use now."""
-        return Deployment(self.models, np.zeros(self.setting.n_clients, dtype=np.int64))
+        return Deployment(self.models, np.zeros(self.resources.n_clients, dtype=np.int64))
 
     def consensus(self, deployment: Deployment) -> Vector:
         """Return one model for all: the mean of the models, by the samples they serve."""
@@ -111,25 +106,19 @@ class Algorithm(abc.ABC):
             only: Vector = self.models[0]
             return only
         mass = np.bincount(
-            deployment.of_client, weights=self.setting.weights, minlength=len(self.models)
+            deployment.of_client, weights=self.resources.weights, minlength=len(self.models)
         )
         shares = (mass / mass.sum()).astype(self.models.dtype)
         mean: Vector = shares @ self.models
         return mean
 
-    def _average(
-        self,
-        weights: np.ndarray,
-        selection: Selection,
-        clients: np.ndarray,
-        starts: np.ndarray,
-        vectors: list[Vector],
-    ) -> None:
-        """Average what came back, model by model; one that nobody trained stays."""
+    def _average(self, updates: RoundUpdates, weights: np.ndarray) -> None:
+        """Average model by model; a model that no client trained stays as it is."""
         for j, aggregator in enumerate(self._aggregators):
-            mine = np.flatnonzero(starts == j)
+            mine = np.flatnonzero(updates.starts == j)
+            models = [[updates.vectors[i]] for i in mine]
             (self.models[j],) = aggregator.aggregate(
-                [self.models[j]], [[vectors[i]] for i in mine], clients[mine], weights, selection
+                [self.models[j]], models, updates.clients[mine], weights, updates.selection
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -141,7 +130,7 @@ class Algorithm(abc.ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         if state.get("algorithm") != self.name:
             raise ValueError(
                 f"state must be of algorithm {self.name!r}, got {state.get('algorithm')!r}"

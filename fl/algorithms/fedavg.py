@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from .base import Algorithm, Setting
+from .base import Algorithm, Resources
 
 
 class FedAvg(Algorithm):
-    """One model; what comes back is merged by the aggregator."""
+    """One model; the aggregator merges the models of a round into it."""
 
     name = "fedavg"
 
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
+    def __init__(self, resources: Resources) -> None:
+        super().__init__(resources)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import Algorithm, Setting
+from .base import Algorithm, Resources
 
 
 class FedProx(Algorithm):
@@ -10,15 +10,15 @@ class FedProx(Algorithm):
 
     Parameters
     ----------
-    setting : Setting
+    resources : Resources
     mu : float
         Non-negative; 0 is FedAvg. The paper states none; no value suits every data set.
     """
 
     name = "fedprox"
 
-    def __init__(self, setting: Setting, mu: float = 0.1) -> None:
-        super().__init__(setting)
+    def __init__(self, resources: Resources, mu: float = 0.1) -> None:
+        super().__init__(resources)
         if mu < 0:
             raise ValueError(f"mu must be non-negative, got {mu:g}")
         self.mu = mu

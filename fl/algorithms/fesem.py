@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from cvrcore import Selection
-
 from ..evaluation import Deployment
-from ..flat import Vector
-from .base import Algorithm, Setting
+from .base import Algorithm, Resources, RoundUpdates
 
 
 class FeSEM(Algorithm):
@@ -24,7 +21,7 @@ class FeSEM(Algorithm):
 
     Parameters
     ----------
-    setting : Setting
+    resources : Resources
     k : int
         Number of centres.
     weights : {"uniform", "sizes"}
@@ -39,48 +36,42 @@ class FeSEM(Algorithm):
 
     def __init__(
         self,
-        setting: Setting,
+        resources: Resources,
         k: int = 3,
         weights: str = "uniform",
         distance: str = "last-layer",
         initial_rounds: int = 10,
     ) -> None:
-        super().__init__(setting, k)
+        super().__init__(resources, k)
         if weights not in ("uniform", "sizes"):
             raise ValueError(f"weights must be 'uniform' or 'sizes', got {weights!r}")
         if distance not in ("last-layer", "full"):
             raise ValueError(f"distance must be 'last-layer' or 'full', got {distance!r}")
-        sizes = setting.weights
+        sizes = resources.weights
         self._weights = sizes if weights == "sizes" else (sizes > 0).astype(sizes.dtype)
-        layout = setting.layout
+        layout = resources.layout
         self._watched = layout.last_layer if distance == "last-layer" else slice(0, layout.size)
         self._initial_rounds = initial_rounds
         self._merged = 0
         self._apart = False  # whether the centres have left the common model
-        self._seen = np.zeros(setting.n_clients, dtype=bool)
+        self._seen = np.zeros(resources.n_clients, dtype=bool)
         self._last = np.zeros(
-            (setting.n_clients, self.models[0, self._watched].size), dtype=self.models.dtype
+            (resources.n_clients, self.models[0, self._watched].size), dtype=self.models.dtype
         )
 
-    def starts(self, clients: np.ndarray, round: int) -> np.ndarray:
+    def starts(self, clients: np.ndarray) -> np.ndarray:
         """Return for each client the centre nearest to its last local model."""
         nearest: np.ndarray = self._nearest()[clients]
         return nearest
 
-    def merge(
-        self,
-        selection: Selection,
-        clients: np.ndarray,
-        starts: np.ndarray,
-        vectors: list[Vector],
-    ) -> None:
+    def merge(self, updates: RoundUpdates) -> None:
         """Average each centre over its members of this round."""
-        weights = self._weights if self._apart else self.setting.weights
-        self._average(weights, selection, clients, starts, vectors)
-        for client, vector in zip(clients, vectors, strict=True):
+        weights = self._weights if self._apart else self.resources.weights
+        self._average(updates, weights)
+        for client, vector in zip(updates.clients, updates.vectors, strict=True):
             self._last[client] = vector[self._watched]
-        self._seen[clients] = True
-        self._merged += bool(vectors)
+        self._seen[updates.clients] = True
+        self._merged += bool(updates.vectors)
         if not self._apart:
             self.models[1:] = self.models[0]
             if self._merged >= self._initial_rounds:
@@ -101,14 +92,14 @@ class FeSEM(Algorithm):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self._merged, self._apart = int(state["merged"]), bool(state["apart"])
         self._seen, self._last = state["seen"].copy(), state["last"].copy()
 
     def _nearest(self) -> np.ndarray:
         """Return each client's centre; one never seen gets that with most members."""
-        nearest = np.zeros(self.setting.n_clients, dtype=np.int64)
+        nearest = np.zeros(self.resources.n_clients, dtype=np.int64)
         if not self._apart or len(self.models) == 1:
             return nearest
         rows = self._last[self._seen].astype(np.float64)
@@ -127,7 +118,7 @@ class FeSEM(Algorithm):
                 return
             from sklearn.cluster import KMeans
 
-            seed = self.setting.streams.integer("init", 0, 1)
+            seed = self.resources.streams.integer("init", 0, 1)
             labels = KMeans(k, n_init=10, random_state=seed).fit_predict(rows)
             for j in range(k):
                 shift = rows[labels == j].mean(axis=0) - rows.mean(axis=0)

@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from cvrcore import Selection
-
 from ..evaluation import Deployment, training_losses
-from ..flat import Vector
-from .base import Algorithm, Setting
+from .base import Algorithm, Resources, RoundUpdates
 
 INITS = ("random", "restart", "warmstart")
 
@@ -20,14 +17,14 @@ class IFCA(Algorithm):
 
     Parameters
     ----------
-    setting : Setting
+    resources : Resources
     k : int
         Number of models; the paper states none.
     init : {"random", "restart", "warmstart"}
         Independent initial models; the same, re-drawn (at most `draws` times) until each
         attracts a share of the clients of at least 0.35 / (k - 1); or `warm_rounds` of
-        FedAvg, then k copies with their last layer re-drawn. Identical models would send
-        everybody to the first one for ever.
+        FedAvg, then k copies with their last layer re-drawn. Of identical models every client
+        would choose the first.
     warm_rounds, draws : int
         See `init`.
     """
@@ -36,13 +33,13 @@ class IFCA(Algorithm):
 
     def __init__(
         self,
-        setting: Setting,
+        resources: Resources,
         k: int = 2,
         init: str = "random",
         warm_rounds: int = 10,
         draws: int = 10,
     ) -> None:
-        super().__init__(setting, k)
+        super().__init__(resources, k)
         if init not in INITS:
             raise ValueError(f"init must be one of {', '.join(INITS)}, got {init!r}")
         self._warm_rounds = warm_rounds if init == "warmstart" and k > 1 else 0
@@ -64,30 +61,24 @@ class IFCA(Algorithm):
     def _warming(self) -> bool:
         return self._merged < self._warm_rounds
 
-    def starts(self, clients: np.ndarray, round: int) -> np.ndarray:
+    def starts(self, clients: np.ndarray) -> np.ndarray:
         """Return for each client the model of least mean training loss."""
         return self._best(clients)
 
-    def merge(
-        self,
-        selection: Selection,
-        clients: np.ndarray,
-        starts: np.ndarray,
-        vectors: list[Vector],
-    ) -> None:
+    def merge(self, updates: RoundUpdates) -> None:
         """Average each model over the clients that chose it."""
         was_warming = self._warming
-        super().merge(selection, clients, starts, vectors)
-        self._merged += bool(vectors)
+        super().merge(updates)
+        self._merged += bool(updates.vectors)
         if was_warming and not self._warming:
             self.models[1:] = self.models[0]
-            last = self.setting.layout.last_layer
+            last = self.resources.layout.last_layer
             for j in range(1, len(self.models)):
-                self.models[j, last] = self.setting.fresh(j)[last]
+                self.models[j, last] = self.resources.initial_model(j)[last]
 
     def deployment(self) -> Deployment:
         """Return the best model of every client, also of those never picked."""
-        of_client = np.zeros(self.setting.n_clients, dtype=np.int64)
+        of_client = np.zeros(self.resources.n_clients, dtype=np.int64)
         holders = self._holders()
         of_client[holders] = self._best(holders)
         return Deployment(self.models, of_client)
@@ -97,23 +88,23 @@ class IFCA(Algorithm):
         return {**super().state_dict(), "merged": self._merged}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         self._merged = int(state["merged"])
 
     def _draw(self, first: int) -> None:
         """Draw all models but the shared one, from initial model number `first` on."""
         for j in range(1, len(self.models)):
-            self.models[j] = self.setting.fresh(first + j - 1)
+            self.models[j] = self.resources.initial_model(first + j - 1)
 
     def _holders(self) -> np.ndarray:
-        return np.flatnonzero(self.setting.weights > 0)
+        return np.flatnonzero(self.resources.weights > 0)
 
     def _best(self, clients: np.ndarray) -> np.ndarray:
         if len(self.models) == 1 or self._warming or len(clients) == 0:
             return np.zeros(len(clients), dtype=np.int64)
-        setting = self.setting
-        losses = training_losses(setting.engine, setting.samples, self.models, clients)
+        engine, samples = self.resources.engine, self.resources.samples
+        losses = training_losses(engine, samples, self.models, clients)
         # A model that diverged has loss NaN; argmin would choose it.
         best: np.ndarray = np.argmin(np.where(np.isnan(losses), np.inf, losses), axis=1)
         return best

@@ -70,36 +70,19 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Train one federation; without arguments, the embedded digits."""
+    options = locals()
     with clear_errors(out):
         if resume and out is None:
             raise ValueError("--resume must go with --out, the folder of the run")
         from rich.console import Console
 
+        from ..experiments.text_tables import run_table
         from ..loop import run as run_federation
         from ..presets import resolve
-        from ..tables import run_table
 
         if policy is not None:
             method = f"{method or 'fedavg'}+{policy}"
-        settings = changes(
-            change,
-            data__dataset=dataset,
-            method=method,
-            preset=preset,
-            rounds=rounds,
-            seed=seed,
-            data__n_clients=clients,
-            selection__n_select=select,
-            data__data_dir=data_dir,
-            engine__name=engine,
-            engine__workers=workers,
-            engine__address=ray_address,
-            eval_every=eval_every,
-            target=target,
-            availability__probability=availability,
-            availability__trace=trace,
-            availability__dropout=dropout,
-        )
+        settings = changes(change, {**options, "method": method})
         history = run_federation(
             resolve(read_file(config), settings), out, resume=resume, progress=not quiet
         )
@@ -135,27 +118,15 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Compare methods over paired seeds: a table and a figure."""
+    options = locals()
     with clear_errors(out, "the same command continues where it stopped"):
         from rich.console import Console
 
-        from ..compare import compare as compare_methods
+        from ..experiments.compare import compare as compare_methods
+        from ..experiments.text_tables import comparison_table
         from ..presets import resolve
-        from ..tables import comparison_table
 
-        settings = changes(
-            change,
-            data__dataset=dataset,
-            preset=preset,
-            rounds=rounds,
-            data__n_clients=clients,
-            selection__n_select=select,
-            data__data_dir=data_dir,
-            engine__name=engine,
-            engine__workers=workers,
-            engine__address=ray_address,
-            eval_every=eval_every,
-            target=target,
-        )
+        settings = changes(change, options)
         file = read_file(config)
         configs = {
             method: resolve(file, {**settings, "method": method})
@@ -168,7 +139,7 @@ def compare(
             typer.echo(json.dumps(rows))
             return
         first = next(iter(configs.values()))
-        title = f"{first.data.dataset}, {first.rounds} rounds, {seeds} seeds; ± 2 std, gain ± 2 se"
+        title = f"{first.data.dataset}, {first.rounds} rounds, {seeds} seeds; ± 2 std"
         Console().print(comparison_table(rows, title))
         for path in written:
             typer.echo(f"wrote {path}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Annotated
@@ -51,49 +52,34 @@ def reproduce(
     quiet: Quiet = False,
 ) -> None:
     """Reproduce a table or figure of the paper; finished runs are not run again."""
+    options = locals()
     with clear_errors(out, "the same command continues where it stopped"):
-        from ..reproduce import Plan
-        from ..reproduce import reproduce as run_experiment
-        from ..reproduce.results import read_experiment
-        from ..reproduce.terminal import print_experiment
+        from ..experiments import Request
+        from ..experiments import reproduce as run_experiment
+        from ..experiments.results import read_results
+        from ..experiments.text_tables import print_experiment
 
-        given = {
-            "preset": preset,
-            "seeds": seeds,
-            "rounds": rounds,
-            "quick": quick,
-            "dataset": dataset,
-            "methods": tuple(name for text in methods or () for name in text.split(",")) or None,
-            "data_dir": data_dir,
-            "workers": workers,
-        }
-        plan = Plan.of(
-            read_file(config), {k: value for k, value in given.items() if value is not None}
-        )
+        names = tuple(name for text in methods or () for name in text.split(",")) or None
+        asked = {field.name: options[field.name] for field in dataclasses.fields(Request)}
+        asked["methods"] = names
+        given = {name: value for name, value in asked.items() if value is not None}
+        request = Request.of(read_file(config), given)
         outcomes = run_experiment(
             experiment,
-            plan,
+            request,
             out,
             progress=not quiet,
             tell=lambda text: typer.echo(text, err=True),
         )
         if as_json:
-            typer.echo(
-                json.dumps(
-                    [
-                        {
-                            "experiment": o.name,
-                            "quick": plan.quick,
-                            "path": str(o.path),
-                            "rows": o.rows,
-                        }
-                        for o in outcomes
-                    ]
-                )
-            )
+            found = [
+                {"experiment": o.name, "quick": request.quick, "path": str(o.path), "rows": o.rows}
+                for o in outcomes
+            ]
+            typer.echo(json.dumps(found))
             return
         for outcome in outcomes:
-            print_experiment(read_experiment(outcome.path.parent), outcome.rows)
+            print_experiment(read_results(outcome.path.parent), outcome.rows)
             for path in [*outcome.figures, outcome.path]:
                 typer.echo(f"wrote {path}")
 
@@ -107,7 +93,7 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about runs."""
     with clear_errors():
-        from ..report import build
+        from ..experiments import build
 
         path = build(list(runs), out)
         typer.echo(json.dumps({"path": str(path)}) if as_json else f"wrote {path}")

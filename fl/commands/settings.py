@@ -60,9 +60,31 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
 
-def changes(texts: list[str] | None, **arguments: Any) -> dict[str, Any]:
-    """Return the settings that were given, in the form of `fl.RunConfig.replace`."""
-    given = {name: value for name, value in arguments.items() if value is not None}
+#: The setting of each option that is not called like its setting.
+_SETTING_OF = {
+    "dataset": "data__dataset",
+    "clients": "data__n_clients",
+    "select": "selection__n_select",
+    "data_dir": "data__data_dir",
+    "engine": "engine__name",
+    "workers": "engine__workers",
+    "ray_address": "engine__address",
+    "availability": "availability__probability",
+    "trace": "availability__trace",
+    "dropout": "availability__dropout",
+}
+_SAME_NAME = ("method", "preset", "rounds", "seed", "eval_every", "target")
+
+
+def changes(texts: list[str] | None, options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the settings that were given, in the form of `fl.RunConfig.replace`.
+
+    `texts` are the values of ``--set``. Options of the command that are no settings
+    are left out.
+    """
+    names = {**_SETTING_OF, **{name: name for name in _SAME_NAME}}
+    known = {names[name]: value for name, value in (options or {}).items() if name in names}
+    given = {name: value for name, value in known.items() if value is not None}
     for text in texts or []:
         path, equals, value = text.partition("=")
         if not equals:

@@ -1,4 +1,4 @@
-"""The data sets by name, and their files."""
+"""Names of data sets in; how each is made, and its files on this machine, out."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..settings import nearest
-from .cifar10 import CIFAR10, read_cifar10
-from .cifar100 import CIFAR100, read_cifar100
+from ..settings import look_up
+from .cifar import CIFAR10, CIFAR100, read_cifar10, read_cifar100
 from .digits import read_digits
-from .fashion_mnist import FASHION_MNIST
 from .federation import DataError, Samples
 from .fetching import download as download_files
 from .fetching import unpack_local
 from .files import FileCheck, PathLike, Source, locate, missing_message, verify
-from .mnist import MNIST, read_mnist
+from .mnist import FASHION_MNIST, MNIST, read_mnist
 from .pixels import to_centred, to_unit
 from .regression import generate_regression
 from .synthetic import generate_synthetic
@@ -30,24 +28,10 @@ from .synthetic import generate_synthetic
 class DataSet:
     """How one data set is made.
 
-    Parameters
-    ----------
-    title : str
-        One line for people.
-    in_shape : tuple of int or None
-        Shape of one sample; None when an option decides it.
-    n_classes : int
-        0 for regression.
-    source : Source, optional
-        Its files; None if it needs none.
-    read : callable, optional
-        Files in, raw `Samples` out.
-    scale : callable, optional
-        Raw inputs in, float32 inputs out.
-    scaling : str
-        What `scale` does, for the record.
-    generate : callable, optional
-        ``(n_clients, rng, **options)`` in, `Samples` with clients out; instead of `read`.
+    `in_shape` is the shape of one sample, None when an option decides it; `n_classes` is 0
+    for regression. A data set with files has a `source`. `read` takes files and returns raw
+    `Samples`, `scale` makes their inputs float32 (`scaling` says how, for the record);
+    or `generate` takes ``(n_clients, rng, **options)`` and returns `Samples` with clients.
     """
 
     title: str
@@ -60,72 +44,42 @@ class DataSet:
     generate: Callable[..., Samples] | None = None
 
 
+_GREY, _COLOUR = (1, 28, 28), (3, 32, 32)
+_UNIT, _CENTRED = "[0, 1]", "mean 0.5, std 0.5"
+_SIXTEENTHS = functools.partial(to_unit, top=16.0)
+
 DATASETS: dict[str, DataSet] = {
     "digits": DataSet(
-        title="Handwritten digits 8 x 8, embedded",
-        in_shape=(1, 8, 8),
-        n_classes=10,
-        read=read_digits,
-        scale=functools.partial(to_unit, top=16.0),
-        scaling="[0, 1]",
+        "Handwritten digits 8 x 8, embedded", (1, 8, 8), 10, None, read_digits, _SIXTEENTHS, _UNIT
     ),
     "mnist": DataSet(
-        title="MNIST, handwritten digits 28 x 28",
-        in_shape=(1, 28, 28),
-        n_classes=10,
-        source=MNIST,
-        read=read_mnist,
-        scale=to_unit,
-        scaling="[0, 1]",
+        "MNIST, handwritten digits 28 x 28", _GREY, 10, MNIST, read_mnist, to_unit, _UNIT
     ),
     "fashion-mnist": DataSet(
-        title="Fashion-MNIST, clothes 28 x 28",
-        in_shape=(1, 28, 28),
-        n_classes=10,
-        source=FASHION_MNIST,
-        read=read_mnist,
-        scale=to_unit,
-        scaling="[0, 1]",
+        "Fashion-MNIST, clothes 28 x 28", _GREY, 10, FASHION_MNIST, read_mnist, to_unit, _UNIT
     ),
     "cifar10": DataSet(
-        title="CIFAR-10, colour photographs 32 x 32",
-        in_shape=(3, 32, 32),
-        n_classes=10,
-        source=CIFAR10,
-        read=read_cifar10,
-        scale=to_centred,
-        scaling="mean 0.5, std 0.5",
+        "CIFAR-10, colour photographs 32 x 32", _COLOUR, 10, CIFAR10, read_cifar10, to_centred,
+        _CENTRED,
     ),
     "cifar100": DataSet(
-        title="CIFAR-100, colour photographs 32 x 32",
-        in_shape=(3, 32, 32),
-        n_classes=100,
-        source=CIFAR100,
-        read=read_cifar100,
-        scale=to_centred,
-        scaling="mean 0.5, std 0.5",
+        "CIFAR-100, colour photographs 32 x 32", _COLOUR, 100, CIFAR100, read_cifar100, to_centred,
+        _CENTRED,
     ),
     "synthetic": DataSet(
-        title="Synthetic(alpha, beta), one logistic model per client",
-        in_shape=(60,),
-        n_classes=10,
+        "Synthetic(alpha, beta), one logistic model per client", (60,), 10,
         generate=generate_synthetic,
     ),
     "regression": DataSet(
-        title="Linear regression, clients in latent groups",
-        in_shape=None,
-        n_classes=0,
-        generate=generate_regression,
+        "Linear regression, clients in latent groups", None, 0, generate=generate_regression
     ),
-}
+}  # fmt: skip
 
 
 def find_dataset(dataset: str) -> DataSet:
     """Return an entry of `DATASETS`, or say which there are."""
-    if dataset not in DATASETS:
-        hint = nearest(dataset, DATASETS)
-        raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}{hint}")
-    return DATASETS[dataset]
+    found: DataSet = look_up(dataset, DATASETS, "dataset")
+    return found
 
 
 def find_files(dataset: str, data_dir: PathLike | None = None) -> dict[str, Path] | None:

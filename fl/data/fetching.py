@@ -1,4 +1,4 @@
-"""Download of data files into the user's cache: checked, bounded in time, mirror by mirror."""
+"""Sources in, files in the user's cache out: checked, bounded in time, mirror by mirror."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Collection
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from .federation import DataError
@@ -26,24 +25,9 @@ def download(
 ) -> dict[str, Path]:
     """Fetch the files of a data set into the user's cache and return their paths.
 
-    Parameters
-    ----------
-    dataset : str
-        Names the folder and the errors.
-    source : Source
-    timeout : float, default=20
-        Seconds to wait for a connection, and for each piece of an answer.
-    deadline : float, default=1800
-        Seconds that one file may take from one mirror.
-
-    Returns
-    -------
-    files : dict of str to Path
-
-    Raises
-    ------
-    DataError
-        If no mirror delivers a file with the published md5.
+    `timeout` bounds the wait for a connection and for each piece of an answer, `deadline`
+    one file from one mirror, both in seconds. DataError: no mirror delivers a file with the
+    published md5.
     """
     folder = cache_dir() / source.folder
     for item in source.downloads:
@@ -88,7 +72,7 @@ def unpack(archive: Path, folder: Path, names: Collection[str]) -> None:
                 if member.isfile() and name in names:
                     if member.size > MAX_UNPACKED:
                         raise DataError(f"{archive}: {name} must be below {MAX_UNPACKED} bytes")
-                    # Renamed first: no path of the archive's is ever joined to ours.
+                    # Renamed first: a path of the archive is never joined to the folder.
                     tar.extract(member.replace(name=name, deep=False), scratch, filter="data")
                     os.replace(Path(scratch) / name, folder / name)
     except (OSError, EOFError, tarfile.TarError) as error:
@@ -142,12 +126,7 @@ class _Progress:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
     @property

@@ -1,10 +1,9 @@
-"""From a name to a `Federation`: read or generate, partition, split, record."""
+"""The name of a data set in, a `Federation` out: read or generate, partition, split."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from .partition import PARTITIONS, share_out
 from .split import split_clients
 
 Options = Mapping[str, Any]
-NO_OPTIONS: Options = MappingProxyType({})
 # Streams of one seed: a change of partition leaves generated data as they were.
 GENERATE, PARTITION, SPLIT, SUBSET = range(4)
 
@@ -33,7 +31,7 @@ def load_federation(
     data_dir: PathLike | None = None,
     download: bool = True,
     seed: int | np.random.SeedSequence = 0,
-    options: Options = NO_OPTIONS,
+    options: Options | None = None,
 ) -> Federation:
     """Load a data set and share it out over clients.
 
@@ -60,7 +58,7 @@ def load_federation(
     seed : int or SeedSequence, default=0
         Decides everything drawn here. A SeedSequence is read, not spawned from: the same
         one always gives the same federation.
-    options : mapping, default={}
+    options : mapping, optional
         For images: ``n_samples``, a random subset of that size. For synthetic and
         regression: the keyword arguments of their generators.
 
@@ -75,7 +73,7 @@ def load_federation(
     DataError
         If files are missing and cannot be fetched, or are damaged.
     """
-    spec = find_dataset(dataset)
+    spec, options = find_dataset(dataset), options or {}
     try:
         n_clients = operator.index(n_clients)
     except TypeError:
@@ -131,9 +129,7 @@ def _read(
     """Read pooled samples, keep a subset if asked, scale."""
     assert spec.read is not None
     assert spec.scale is not None
-    unknown = set(options) - {"n_samples"}
-    if unknown:
-        raise ValueError(f"options of {dataset!r} must be among n_samples, got {sorted(unknown)}")
+    _check_options(dataset, options, ["n_samples"])
     raw = spec.read(fetch(dataset, data_dir, download=download))
     x, y, record = raw.x, raw.y, dict(raw.record)
     if spec.source is not None:
@@ -161,13 +157,7 @@ def _generate(
 ) -> Samples:
     """Generate samples client by client."""
     assert spec.generate is not None
-    known = {*(spec.generate.__kwdefaults__ or ())}
-    unknown = set(options) - known
-    if unknown:
-        raise ValueError(
-            f"options of {dataset!r} must be among {', '.join(sorted(known))}, "
-            f"got {sorted(unknown)}"
-        )
+    _check_options(dataset, options, sorted(spec.generate.__kwdefaults__ or ()))
     samples = spec.generate(n_clients, _stream(root, GENERATE), **options)
     smallest = min(map(len, samples.clients))
     if smallest < min_size:
@@ -175,6 +165,12 @@ def _generate(
             f"min_size must be at most {smallest} for {dataset!r} as generated, got {min_size}"
         )
     return samples
+
+
+def _check_options(dataset: str, options: Options, known: list[str]) -> None:
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ValueError(f"options of {dataset!r} must be among {', '.join(known)}, got {unknown}")
 
 
 def _stream(root: np.random.SeedSequence, index: int) -> np.random.Generator:

@@ -1,4 +1,4 @@
-"""Who holds which samples: partitions of a data set over clients, as index arrays.
+"""Labels in, the samples of each client out, as index arrays.
 
 Each function returns one ascending int64 array per client; together they hold every
 sample exactly once. A client may end up empty.
@@ -26,19 +26,7 @@ def dirichlet(
 
     Per class: shuffle its samples, draw ``p ~ Dirichlet(alpha, ..., alpha)`` over the
     clients and cut at ``floor(cumsum(p) * n)``. Small `alpha` skews both the labels and
-    the sizes of clients.
-
-    Parameters
-    ----------
-    labels : int array of shape (n_samples,)
-    n_clients : int
-    alpha : float
-        Positive concentration; the paper uses 0.1.
-    rng : Generator
-
-    Returns
-    -------
-    clients : tuple of n_clients int64 arrays
+    the sizes of clients; the paper's is 0.1.
     """
     parts: list[list[Ids]] = [[] for _ in range(n_clients)]
     for label in np.unique(labels):
@@ -63,17 +51,8 @@ def shards(
 ) -> tuple[Ids, ...]:
     """Sort by label, cut into equal shards and deal a few to each client (McMahan 2017).
 
-    Parameters
-    ----------
-    labels : int array of shape (n_samples,)
-    n_clients, shards_per_client : int
-        Their product is the number of shards, at most `n_samples`.
-    rng : Generator
-
-    Returns
-    -------
-    clients : tuple of n_clients int64 arrays
-        A client sees few labels: `shards_per_client` when the shards divide the classes.
+    A client sees few labels: `shards_per_client` when the shards divide the classes. There
+    are at most as many shards as samples.
     """
     n_shards = n_clients * shards_per_client
     if n_shards > len(labels):
@@ -101,18 +80,8 @@ def share_out(
 ) -> tuple[tuple[Ids, ...], dict[str, Any]]:
     """Partition by name, drawing again while a client holds fewer than `min_size`.
 
-    Parameters
-    ----------
-    name : {"dirichlet", "iid", "shards"}
-    labels : int array of shape (n_samples,)
-    n_clients : int
-    rng : Generator
-    alpha : float, default=0.1
-        Read by "dirichlet" only.
-    shards_per_client : int, default=2
-        Read by "shards" only.
-    min_size : int, default=0
-        Redraw until every client holds this many samples; 0 never redraws, as the paper.
+    `alpha` is read by "dirichlet" only, `shards_per_client` by "shards" only; a `min_size`
+    of 0 never draws again, as in the paper.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Each client's own train and test samples.
+"""Samples of each client in, its own train and test samples out.
 
 The rules follow scikit-learn's ``train_test_split(stratify=...)``, written in NumPy so
 that one explicit generator decides everything:
@@ -33,23 +33,10 @@ def split_sizes(n: int, test_fraction: float) -> tuple[int, int]:
 def stratified_split(
     labels: NDArray[Any] | None, n: int, test_fraction: float, rng: np.random.Generator
 ) -> tuple[Ids, Ids, str]:
-    """Split positions 0 .. n - 1 of one client.
+    """Split positions 0 .. n - 1 of one client into ascending train and test positions.
 
-    Parameters
-    ----------
-    labels : int array of shape (n,), or None
-        None (regression) is never stratified.
-    n : int
-    test_fraction : float
-        In [0, 1).
-    rng : Generator
-
-    Returns
-    -------
-    train, test : int64 arrays
-        Ascending positions.
-    rule : str
-        One of `RULES`: what was done.
+    Without `labels` (regression) the split is never stratified. The third value returned is
+    the rule that applied, one of `RULES`.
     """
     n_train, n_test = split_sizes(n, test_fraction)
     if n_test == 0:
@@ -78,16 +65,8 @@ def split_clients(
 ) -> tuple[tuple[Ids, ...], tuple[Ids, ...], dict[str, Any]]:
     """Split every client's samples into its train and test indices.
 
-    Parameters
-    ----------
-    labels : array of shape (n_samples,)
-    clients : sequence of int64 arrays
-        Indices into `labels`, per client.
-    test_fraction : float
-        In [0, 1); the paper uses 0.2.
-    rng : Generator
-    stratify : bool, default=True
-        False for regression targets.
+    `clients` holds the indices into `labels` of each client; `stratify` is False for
+    regression targets; the paper's `test_fraction` is 0.2.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Where clients train, found by name."""
+"""Names of engines in, engines out: where clients train."""
 
 from __future__ import annotations
 

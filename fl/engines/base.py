@@ -1,7 +1,6 @@
-"""Engines: where clients train. The interface, and the work that every engine does.
+"""Models and tasks in, answers in the order of the tasks out: the interface of engines.
 
-An engine is given models and tasks and returns answers in the order of the tasks. Each task
-says all that its answer depends on, so that the answer is the same wherever it is worked out.
+A task names all that its answer depends on, so that every engine gives the same answer.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -30,7 +28,7 @@ class EngineError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class TrainTask:
-    """Let `client` train from model number `start` in `round`."""
+    """Train `client` from model number `start` in `round`."""
 
     client: int
     round: int
@@ -53,7 +51,7 @@ Task = TrainTask | MeasureTask
 
 
 def longest_first(tasks: Sequence[Task], samples: ClientSamples) -> list[int]:
-    """Return the numbers of `tasks`: a long one begun last would keep the others waiting."""
+    """Return the numbers of `tasks`, longest first: a long one must not begin last."""
 
     def length(i: int) -> int:
         task = tasks[i]
@@ -77,7 +75,7 @@ class Job:
 
 
 class Worker:
-    """Does tasks, one after the other; every engine has one or more."""
+    """Does tasks one after the other; every engine has one or more workers."""
 
     def __init__(self, job: Job, samples: ClientSamples) -> None:
         from ..models import build_model
@@ -98,17 +96,9 @@ class Engine(abc.ABC):
     """Where clients train; use it as a context manager, or call `close`."""
 
     def train(self, models: Vector, tasks: Sequence[TrainTask]) -> list[Update | None]:
-        """Let clients train.
+        """Train clients from rows of `models`, of shape (n_models, n_parameters).
 
-        Parameters
-        ----------
-        models : ndarray of shape (n_models, n_parameters)
-        tasks : sequence of TrainTask
-
-        Returns
-        -------
-        list of Update or None
-            In the order of `tasks`; None for a client whose training was lost.
+        Answers come in the order of `tasks`, with None for a client whose training was lost.
         """
         answers: list[Any] = self._do(models, tasks)
         return answers
@@ -134,15 +124,10 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give back what the engine holds; a second call does nothing."""
+        """Release what the engine holds; a second call does nothing."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -1,4 +1,4 @@
-"""The engine of Flower: clients train as nodes of its simulation, asked through our adapter.
+"""Tasks in, answers of Flower's simulation out: clients train as its nodes.
 
 A cross-check of both, slower than worker processes: the same experiment, with every model,
 task and answer as Flower messages, the picked clients asked by `SelectingStrategy`.
@@ -33,7 +33,7 @@ from ..samples import ClientSamples
 from ..training import Losses, Update
 from .base import Engine, EngineError, Job, MeasureTask, TrainTask, Worker
 
-# After ours, which say what is missing.
+# After the imports of cvrcore, whose errors say what to install.
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
@@ -60,17 +60,17 @@ class FlowerEngine(Engine):
     def __init__(self, job: Job, samples: ClientSamples, workers: int, timeout: float) -> None:
         self._workers, self._timeout = workers, timeout
         self._folder = Path(tempfile.mkdtemp(prefix="cvrcore-flower-"))
-        _write(samples, self._folder / "samples.npz")
+        np.savez(self._folder / "samples.npz", allow_pickle=False, **samples.arrays())
         self._stop = threading.Event()
         grids: queue.Queue[Any] = queue.Queue()
         app = client_app(job, str(self._folder / "samples.npz"))
         arguments = (app, samples.n_clients, workers, grids, self._stop)
         self._thread = threading.Thread(target=_simulate, args=arguments, daemon=True)
         self._thread.start()
-        self._courier = _Courier()
-        self._told = _Told(samples.n_clients, samples.n_clients, seed=0)
+        self._messenger = _Messenger()
+        self._fixed = _FixedSelector(samples.n_clients, samples.n_clients, seed=0)
         self._strategy = SelectingStrategy(
-            self._courier, self._told, n_clients=samples.n_clients, wait=START
+            self._messenger, self._fixed, n_clients=samples.n_clients, wait=START
         )
         try:
             self._grid = _LiveGrid(grids.get(timeout=START), grids)
@@ -102,15 +102,15 @@ class FlowerEngine(Engine):
     def _train(
         self, models: Vector, tasks: list[TrainTask], patience: Patience
     ) -> dict[TrainTask, Update]:
-        """Go through one round of the adapter; who failed there has no answer."""
-        self._told.wanted = np.array([task.client for task in tasks], dtype=np.int64)
-        self._courier.load = models, tasks
+        """Run one round of the adapter; a client that failed there has no answer."""
+        self._fixed.wanted = np.array([task.client for task in tasks], dtype=np.int64)
+        self._messenger.load = models, tasks
         grid, t = PatientGrid(self._grid, patience), tasks[0].round + 1
         any_model = _record(model=models[0])
         messages = self._strategy.configure_train(t, any_model, ConfigRecord(), grid)
         replies = grid.send_and_receive(messages)
         self._strategy.aggregate_train(t, replies)
-        return {task: u for task in tasks if (u := self._courier.updates.get(task.client))}
+        return {task: u for task in tasks if (u := self._messenger.updates.get(task.client))}
 
     def _measure(
         self, models: Vector, tasks: list[MeasureTask], patience: Patience
@@ -132,36 +132,36 @@ class FlowerEngine(Engine):
 
 
 class _LiveGrid:
-    """A grid that knows when its simulation has died: waiting for replies is then in vain."""
+    """A grid that raises when its simulation has ended, instead of waiting for replies."""
 
-    def __init__(self, grid: Any, news: queue.Queue[Any]) -> None:
-        self._grid, self._news = grid, news
+    def __init__(self, grid: Any, errors: queue.Queue[Any]) -> None:
+        self._grid, self._errors = grid, errors
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
     def pull_messages(self, message_ids: Any) -> Any:
-        """Return the replies that are there, or say why none can come."""
+        """Return the replies so far, or raise if the simulation has ended."""
         try:
-            error = self._news.get_nowait()
+            error = self._errors.get_nowait()
         except queue.Empty:
             return self._grid.pull_messages(message_ids)
-        self._news.put(error)
+        self._errors.put(error)
         raise EngineError(f"Flower's simulation ended: {error.__cause__ or error}")
 
 
-class _Told(cvrcore.Selector):
-    """Picks whom it is told to: the run's own policy has picked already."""
+class _FixedSelector(cvrcore.Selector):
+    """Selects the clients `wanted`: the policy of the run has selected them already."""
 
-    name = "told"
+    name = "fixed"
     wanted: np.ndarray
 
     def _choose(self, eligible: np.ndarray, probe: Probe | None) -> cvrcore.Selection:
         return cvrcore.Selection(clients=self.wanted.copy(), round=self.round)
 
 
-class _Courier(Strategy):
-    """Writes one task to each node and keeps what comes back; aggregates nothing."""
+class _Messenger(Strategy):
+    """Sends one task to each node and keeps the updates of the replies; aggregates nothing."""
 
     load: tuple[Vector, list[TrainTask]]
     updates: dict[int, Update]
@@ -226,11 +226,7 @@ def _worker(job: Job, path: str) -> Worker:
     """Return this process's worker; samples are read once."""
     torch.set_num_threads(1)
     with np.load(path, allow_pickle=False) as file:
-        fields: dict[str, Any] = {name: file[name] for name in file.files}
-    for name in ("x_train", "y_train", "x_test", "y_test"):
-        fields[name] = torch.from_numpy(fields[name])
-    fields["n_classes"] = int(fields["n_classes"])
-    return Worker(job, ClientSamples(**fields))
+        return Worker(job, ClientSamples.from_arrays(dict(file)))
 
 
 def _received(message: Any, job: Job, path: str, kind: type[Any]) -> tuple[Worker, Any, Vector]:
@@ -259,11 +255,6 @@ def _record(**arrays: Any) -> Any:
 # -- the simulation ---------------------------------------------------------------
 
 
-def _write(samples: ClientSamples, path: Path) -> None:
-    fields = {field.name: getattr(samples, field.name) for field in dataclasses.fields(samples)}
-    np.savez(path, allow_pickle=False, **{name: np.asarray(v) for name, v in fields.items()})
-
-
 def _simulate(
     app: ClientApp, n_clients: int, workers: int, grids: queue.Queue[Any], stop: threading.Event
 ) -> None:
@@ -284,12 +275,12 @@ def _simulate(
 
     backend = {
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-        # A Ray of our own: any other on this machine belongs to somebody else.
+        # A Ray cluster of this run: another one on this machine is not ours to use.
         "init_args": {"address": "local", "num_cpus": workers, "include_dashboard": False},
     }
     logger = logging.getLogger("flwr")
     level = logger.level
-    logger.setLevel(logging.ERROR)  # it tells every step of every round
+    logger.setLevel(logging.ERROR)  # Flower logs every step of every round
     try:
         run_simulation(server, app, num_supernodes=n_clients, backend_config=backend)
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""The engine of several processes: one worker per core, samples in shared memory."""
+"""Tasks in, answers of several worker processes out; samples are in shared memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..flat import Vector
 from ..samples import ClientSamples
 from ..training import Losses, Update
 from .base import ATTEMPTS, Engine, EngineError, Job, Task, longest_first
-from .shared import publish
+from .shared import share
 
 
 class _Process:
-    """One worker process and the task it is at."""
+    """One worker process and its present task."""
 
     def __init__(self, job: Job, descriptor: object, memory: int, timeout: float) -> None:
         ours, theirs = socket.socketpair()
@@ -28,27 +28,27 @@ class _Process:
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(timeout) + 1, 0))
         with theirs:
-            # A program of its own, not a fork: forking a process that runs BLAS threads can
-            # deadlock, and a spawned one would run the caller's main module again.
+            # A new program, not a fork: forking a process that runs BLAS threads can deadlock,
+            # and a process of multiprocessing's spawn would run the caller's main module again.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __package__ + ".worker", str(theirs.fileno()), str(memory)],
                 pass_fds=(theirs.fileno(), memory),
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-                start_new_session=True,  # Ctrl-C is for us; a closed socket is for them
+                start_new_session=True,  # Ctrl-C stops the parent, a closed socket the worker
             )
         self.connection = Connection(ours.detach())
         self.task: int | None = None
         self.deadline = float("inf")
         self.answered = False
-        self.knows: object = None  # the models it was sent last
+        self.models: object = None  # token of the models that it was sent last
         try:
             self.connection.send((job, descriptor))
         except OSError:
-            pass  # it died already; the next receive tells
+            pass  # the worker died already: the next receive fails
 
     def end(self) -> None:
-        """Stop it at once: it holds nothing that could be lost."""
+        """Kill the process; it holds no state."""
         self.connection.close()
         self._process.kill()
         self._process.wait()
@@ -77,12 +77,12 @@ class ProcessEngine(Engine):
             raise EngineError("engine 'processes' needs a POSIX system; use engine 'serial'")
         self._job = job
         self._timeout = timeout
-        self._memory, self._descriptor, self._samples = publish(samples)
-        self._stillborn = 0
+        self._memory, self._descriptor, self._samples = share(samples)
+        self._n_failed_starts = 0
         self._pool = [self._start() for _ in range(workers or cores())]
 
     def close(self) -> None:
-        """End the workers and give back the shared memory."""
+        """End the workers and release the shared memory."""
         pool, self._pool = self._pool, []
         for process in pool:
             process.end()
@@ -112,7 +112,7 @@ class ProcessEngine(Engine):
                     if lost is not None and tries[lost] < ATTEMPTS:
                         todo.appendleft(lost)
         except BaseException:
-            self._restart()  # answers still under way must not meet the next call
+            self._restart()  # pending answers must not be taken for those of the next call
             raise
         return answers
 
@@ -120,21 +120,21 @@ class ProcessEngine(Engine):
         process.task = i
         process.deadline = time.monotonic() + self._timeout
         try:
-            process.connection.send((task, None if process.knows is token else models))
-            process.knows = token
+            process.connection.send((task, None if process.models is token else models))
+            process.models = token
         except OSError:
-            process.deadline = -float("inf")  # dead: `_wait` hands it over at once
+            process.deadline = -float("inf")  # the worker died: `_wait` returns it at once
 
     def _wait(self) -> list[_Process]:
-        """Return the busy processes that have answered, died or run out of time."""
+        """Return the busy processes that have answered, died or exceeded their deadline."""
         busy = [process for process in self._pool if process.task is not None]
-        patience = min(process.deadline for process in busy) - time.monotonic()
-        ready = wait([process.connection for process in busy], timeout=max(patience, 0.0))
+        remaining = min(process.deadline for process in busy) - time.monotonic()
+        ready = wait([process.connection for process in busy], timeout=max(remaining, 0.0))
         now = time.monotonic()
         return [p for p in busy if p.connection in ready or p.deadline <= now]
 
     def _finish(self, process: _Process, answers: list[Update | Losses | None]) -> int | None:
-        """Take the answer of a process; the task's number if it has to be tried again."""
+        """Store the answer of a process; return the task's number if it must be tried again."""
         i, process.task = process.task, None
         if i is None:
             return None
@@ -144,15 +144,15 @@ class ProcessEngine(Engine):
             answers[i], error = process.connection.recv()
         except (EOFError, OSError):  # TimeoutError is an OSError
             process.end()
-            self._stillborn += not process.answered
-            if self._stillborn > ATTEMPTS * (len(self._pool) + 1):
+            self._n_failed_starts += not process.answered
+            if self._n_failed_starts > ATTEMPTS * (len(self._pool) + 1):
                 raise EngineError(
-                    f"{self._stillborn} worker processes in a row died before their first answer; "
-                    "see their messages above, or use engine 'serial'"
+                    f"{self._n_failed_starts} worker processes in a row died before their first "
+                    "answer; see their messages above, or use engine 'serial'"
                 ) from None
             self._pool[self._pool.index(process)] = self._start()
             return i
-        process.answered, self._stillborn = True, 0
+        process.answered, self._n_failed_starts = True, 0
         if error is not None:
             raise EngineError(f"a worker process failed:\n{error}")
         return None

@@ -32,7 +32,6 @@ from .base import ATTEMPTS, Engine, EngineError, Job, Task, Worker, longest_firs
 #: Seconds to reach a cluster.
 PATIENCE = 60.0
 
-_TENSORS = ("x_train", "y_train", "x_test", "y_test")
 _REHEARSAL = """
 import sys
 import ray
@@ -50,11 +49,10 @@ def work(run: str, job: Job, samples: dict[str, Any], task: Task, models: Vector
     """Do one task, in a worker process of Ray's; it keeps its `Worker` from task to task."""
     global _worker
     if _worker is None or _worker[0] != run:
-        # Arrays in the object store cannot be written to, and nobody does.
+        # Arrays in the object store are read-only, and no task writes to them.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         torch.set_num_threads(1)
-        tensors = {name: torch.from_numpy(samples[name]) for name in _TENSORS}
-        _worker = run, Worker(job, ClientSamples(**{**samples, **tensors}))
+        _worker = run, Worker(job, ClientSamples.from_arrays(samples))
     return _worker[1].do(task, models)
 
 
@@ -96,9 +94,7 @@ class RayEngine(Engine):
                 address = os.environ.get("RAY_ADDRESS") or address
             _connect(ray, address, workers)
         try:
-            arrays = {name: getattr(samples, name).numpy() for name in _TENSORS}
-            starts = {"train_starts": samples.train_starts, "test_starts": samples.test_starts}
-            self._stored: Any = ray.put({**arrays, **starts, "n_classes": samples.n_classes})
+            self._stored: Any = ray.put(samples.arrays())
             self._job: Any = ray.put(job)
         except BaseException:
             self.close()
@@ -127,8 +123,8 @@ class RayEngine(Engine):
                     i = todo.popleft()
                     arguments = (self._run, self._job, self._stored, tasks[i], stored)
                     running[self._remote.remote(*arguments)] = i, time.monotonic() + self._timeout
-                patience = min(deadline for _, deadline in running.values()) - time.monotonic()
-                ready, _ = self._ray.wait(list(running), timeout=max(patience, 0.0))
+                remaining = min(deadline for _, deadline in running.values()) - time.monotonic()
+                ready, _ = self._ray.wait(list(running), timeout=max(remaining, 0.0))
                 for answer in ready:
                     answers[running.pop(answer)[0]] = self._take(answer)
                 for answer in self._late(running):

@@ -1,4 +1,4 @@
-"""The engine of one process: clients train one after the other."""
+"""Tasks in, answers out, one after the other in the caller's process."""
 
 from __future__ import annotations
 
@@ -35,4 +35,4 @@ class SerialEngine(Engine):
             return [self._worker.do(task, models) for task in tasks]
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: the engine holds no resources."""

@@ -1,7 +1,7 @@
-"""Samples in shared memory: one copy, mapped by every worker process.
+"""Samples in, one copy in shared memory out, mapped by every worker process.
 
-The memory is an anonymous file: only its descriptor is passed on, so nothing is left behind
-when a process is killed, and nobody else can open it.
+The memory is an anonymous file: only its descriptor is passed on, so that no file is left
+behind when a process is killed, and no other process can open it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..samples import ClientSamples
+from ..samples import TENSORS, ClientSamples
 
-_TENSORS = ("x_train", "y_train", "x_test", "y_test")
 _ALIGN = 64
 
 
@@ -32,19 +31,14 @@ class Descriptor:
     n_classes: int
 
 
-def publish(samples: ClientSamples) -> tuple[int, Descriptor, ClientSamples]:
+def share(samples: ClientSamples) -> tuple[int, Descriptor, ClientSamples]:
     """Copy `samples` to shared memory.
 
-    Returns
-    -------
-    handle : int
-        File descriptor of the memory; the caller closes it.
-    descriptor : Descriptor
-    mapped : ClientSamples
-        The same samples, in shared memory.
+    Returns the file descriptor of the memory, which the caller closes, how to find the
+    samples in it, and the same samples in shared memory.
     """
     offset, tensors = 0, {}
-    for name in _TENSORS:
+    for name in TENSORS:
         tensor = getattr(samples, name)
         dtype = str(tensor.dtype).removeprefix("torch.")
         tensors[name] = (offset, tuple(tensor.shape), dtype)
@@ -55,13 +49,13 @@ def publish(samples: ClientSamples) -> tuple[int, Descriptor, ClientSamples]:
     )
     handle = _anonymous_file(size)
     mapped = attach(handle, descriptor)
-    for name in _TENSORS:
+    for name in TENSORS:
         getattr(mapped, name).copy_(getattr(samples, name))
     return handle, descriptor, mapped
 
 
 def attach(handle: int, descriptor: Descriptor) -> ClientSamples:
-    """Map the samples that `publish` wrote; the mapping lives as long as its tensors."""
+    """Map the samples that `share` wrote; the mapping lives as long as its tensors."""
     memory = mmap.mmap(handle, descriptor.size)
     tensors: dict[str, Any] = {}
     for name, (offset, shape, dtype) in descriptor.tensors.items():

@@ -1,6 +1,6 @@
 """The program that a worker process runs: ``python -m fl.engines.worker SOCKET MEMORY``.
 
-It takes messages from the socket it inherited until the other end closes, so it never
+The worker reads messages from the inherited socket until the other end closes, so that it never
 outlives the process that started it.
 """
 
@@ -30,9 +30,8 @@ def serve(connection: Connection, memory: int) -> None:
     os.close(memory)
     models = np.empty((0, 0), dtype=np.float32)
     while True:
-        task, news = connection.recv()
-        if news is not None:
-            models = news
+        task, sent = connection.recv()
+        models = models if sent is None else sent
         try:
             connection.send((worker.do(task, models), None))
         except Exception:
@@ -47,7 +46,7 @@ def main() -> None:
     try:
         serve(connection, int(sys.argv[2]))
     except (EOFError, OSError):
-        pass  # the parent closed its end, or is gone
+        pass  # the parent closed its end, or died
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
-"""The paper's tables and figures: each experiment by name, run, resumed and drawn."""
+"""The former home of `fl.experiments.reproduce`; kept for code that imports it from here."""
 
-from __future__ import annotations
-
-from .experiment import Plan
-from .runner import NAMES, reproduce
+from ..experiments import NAMES, reproduce
+from ..experiments import Request as Plan
 
 __all__ = ["NAMES", "Plan", "reproduce"]

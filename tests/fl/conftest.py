@@ -5,7 +5,7 @@ import pytest
 from data_files import no_network
 from report_runs import make_experiment
 
-from fl.report import build
+from fl.experiments import build
 
 
 @pytest.fixture

@@ -8,17 +8,16 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
+from fl.experiments import Request, reproduce
+from fl.experiments.definitions import beyond, holdout
+from fl.experiments.definitions.variance import AGGREGATORS, POLICIES, is_unbiased
+from fl.experiments.export import export
+from fl.experiments.manifest import Manifest
+from fl.experiments.measures import rows_of, selector_megabytes, versus
+from fl.experiments.results import Run, read_results
+from fl.experiments.text_tables import document_tables, print_experiment, terminal_tables
 from fl.history import History
 from fl.presets import BEYOND, METHODS, STEADY, TABLE, make_config
-from fl.reproduce import Plan, beyond, holdout, reproduce
-from fl.reproduce.export import export
-from fl.reproduce.footprint import selector_megabytes
-from fl.reproduce.ladder import ladder_table
-from fl.reproduce.manifest import Manifest
-from fl.reproduce.results import measure, read_experiment
-from fl.reproduce.terminal import ladder_results, print_experiment, variance_results
-from fl.reproduce.variance import AGGREGATORS, POLICIES, is_unbiased
-from fl.reproduce.versus import versus, versus_table
 from fl.store import read_history
 
 SMALL = {"quick": True, "dataset": "digits", "rounds": 6, "seeds": 1}
@@ -27,7 +26,7 @@ SMALL = {"quick": True, "dataset": "digits", "rounds": 6, "seeds": 1}
 @pytest.fixture(scope="module")
 def ladder(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
-    plan = Plan(**SMALL, methods=("fedcvr-bolt", "fedavg-memory", STEADY))
+    plan = Request(**SMALL, methods=("fedcvr-bolt", "fedavg-memory", STEADY))
     (outcome,) = reproduce("beyond", plan, out)
     return out, outcome
 
@@ -49,7 +48,7 @@ def test_ladder_shows_gain_and_cost(ladder):
     assert 0 <= memory["worst_decile"] <= memory["last_five"]
     assert rows["+ importance"]["seeds"] == 0
     assert [figure.name for figure in outcome.figures] == ["digits-ladder.png", "digits-curves.png"]
-    text = ladder_table(read_experiment(outcome.path.parent), outcome.rows)
+    text = document_tables(read_results(outcome.path.parent), outcome.rows, [])[""]
     assert "| digits (93 %) | cvr-steady | 1 |" in text
     assert "| digits (93 %) | + importance | 0 | not run |" in text
 
@@ -58,19 +57,19 @@ def test_a_run_older_than_the_record_tells_its_selectors_size(ladder, tmp_path):
     """Restored from its checkpoint: but for indices of the last round, and eigenvalues unused."""
     folder = ladder[1].path.parent / "digits" / "fedcvr-bolt" / "seed-0"
     history = read_history(folder)
-    live = selector_megabytes([(folder, history)])
+    live = selector_megabytes([Run(folder, "", history)])
     assert live == max(r["selector_bytes"] for r in history) / 1e6
     older = History(history.config, history.facts, [{"round": r["round"]} for r in history])
-    assert selector_megabytes([(folder, older)]) == pytest.approx(live, rel=1e-3)
-    assert selector_megabytes([(tmp_path, older)]) is None
+    assert selector_megabytes([Run(folder, "", older)]) == pytest.approx(live, rel=1e-3)
+    assert selector_megabytes([Run(tmp_path, "", older)]) is None
     (tmp_path / "checkpoint.npz").write_bytes(b"damaged")
-    assert selector_megabytes([(tmp_path, older)]) is None
+    assert selector_megabytes([Run(tmp_path, "", older)]) is None
 
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_terminal_shows_gain_and_cost_of_what_was_run(ladder, width):
     _, outcome = ladder
-    (table,) = ladder_results(outcome.rows, "Ladder", "fedcvr-bolt", width)
+    (table,) = terminal_tables(read_results(outcome.path.parent), outcome.rows, width)
     lines = plain(table, width)
     rows = {row["column"]: row for row in outcome.rows if row["seeds"]}
     assert not any("+ importance" in line for line in lines)  # not run
@@ -100,10 +99,11 @@ def test_export_fills_the_ladder(ladder, tmp_path):
 
 def test_one_method_against_each_other_is_paired_in_every_measure(tmp_path):
     """Against NumPy and SciPy on the runs themselves."""
-    plan = Plan(**{**SMALL, "seeds": 3}, methods=("fedavg", "fedcvr-bolt", STEADY))
+    plan = Request(**{**SMALL, "seeds": 3}, methods=("fedavg", "fedcvr-bolt", STEADY))
     (outcome,) = reproduce("holdout", plan, tmp_path)
     folder = outcome.path.parent
-    rows = {row["against"]: row for row in versus(folder, STEADY)}
+    results = read_results(folder)
+    rows = {row["against"]: row for row in versus(results, STEADY)}
     assert set(rows) == {"fedavg", "fedcvr-bolt"}
     tails = {}
     for method in ("fedavg", STEADY):
@@ -119,7 +119,7 @@ def test_one_method_against_each_other_is_paired_in_every_measure(tmp_path):
     spreads = {m: 100 * np.array([np.std(t, ddof=1) for t in some]) for m, some in tails.items()}
     assert row["spread"] == pytest.approx((spreads[STEADY] - spreads["fedavg"]).mean())
     assert row["rounds_to_target_pairs"] == 0  # six rounds get nobody to 93 %
-    text = versus_table([row])
+    text = document_tables(results, [], [row])["-paired"]
     assert (
         f"| digits: {STEADY} | fedavg | 3 | {gaps.mean():+.2f} [{low:+.2f}, {high:+.2f}] |" in text
     )
@@ -127,7 +127,7 @@ def test_one_method_against_each_other_is_paired_in_every_measure(tmp_path):
 
 
 def test_holdout_shares_the_classification_tables_runs_of_cifar10():
-    experiment = holdout.make(Plan(dataset="cifar10"))
+    experiment = holdout.make(Request(dataset="cifar10"))
     places = {cell.column: cell.place("holdout", "") for cell in experiment.cells}
     assert experiment.first_seed == 0
     assert places["fedavg"].as_posix() == "classification/cifar10/fedavg"
@@ -135,10 +135,10 @@ def test_holdout_shares_the_classification_tables_runs_of_cifar10():
 
 
 def test_holdout_begins_where_no_choice_was_made(tmp_path):
-    (outcome,) = reproduce("holdout", Plan(**SMALL, methods=(STEADY,)), tmp_path)
+    (outcome,) = reproduce("holdout", Request(**SMALL, methods=(STEADY,)), tmp_path)
     assert (outcome.path.parent / "digits" / STEADY / "seed-10").is_dir()
     assert not (outcome.path.parent / "digits" / STEADY / "seed-0").exists()
-    assert [row["seeds"] for row in measure(outcome.path.parent)] == [0, 0, 0, 0, 1]
+    assert [row["seeds"] for row in rows_of(outcome.path.parent)] == [0, 0, 0, 0, 1]
 
 
 def test_every_part_is_a_method_and_the_preset_has_its_own_name():
@@ -147,7 +147,7 @@ def test_every_part_is_a_method_and_the_preset_has_its_own_name():
     assert not set(BEYOND) & set(TABLE)
     config = make_config("mnist", STEADY)
     assert (config.method, config.selection.features) == (STEADY, "update")
-    cells = beyond.make(Plan()).cells
+    cells = beyond.make(Request()).cells
     assert {cell.target for cell in cells} == {0.88}
     assert {cell.config.rounds for cell in cells} == {200}
 
@@ -185,21 +185,21 @@ def test_a_part_newer_than_the_file_comes_in_its_place(tmp_path, monkeypatch):
     few = {"fedavg": "fedavg", "fedcvr-bolt": "fedcvr-bolt", STEADY: STEADY}
     monkeypatch.setattr(beyond, "PARTS", few)
     for dataset in ("mnist", "digits"):
-        Manifest(beyond.make(Plan(dataset=dataset)), Plan(), tmp_path).write()
+        Manifest(beyond.make(Request(dataset=dataset)), Request(), tmp_path).write()
     more = {"fedavg": "fedavg", "+ memory": "fedcvr-bolt-memory", **few}
     monkeypatch.setattr(beyond, "PARTS", more)
-    Manifest(beyond.make(Plan(dataset="mnist")), Plan(), tmp_path).write()
-    cells = read_experiment(tmp_path / "beyond")["cells"]
-    assert [cell["column"] for cell in cells] == [*more, *few]
-    assert [cell["row"] for cell in cells] == ["mnist"] * 4 + ["digits"] * 3
+    Manifest(beyond.make(Request(dataset="mnist")), Request(), tmp_path).write()
+    cells = read_results(tmp_path / "beyond").cells
+    assert [cell.column for cell in cells] == [*more, *few]
+    assert [cell.row for cell in cells] == ["mnist"] * 4 + ["digits"] * 3
 
 
 def test_variance_is_measured_for_every_pair(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
-        "fl.reproduce.variance.POLICIES",
+        "fl.experiments.definitions.variance.POLICIES",
         {name: POLICIES[name] for name in ("uniform", "coalitions, by size")},
     )
-    (outcome,) = reproduce("variance", Plan(quick=True), tmp_path)
+    (outcome,) = reproduce("variance", Request(quick=True), tmp_path)
     found = json.loads((outcome.path.parent / "variance.json").read_text())["outcomes"]
     assert len(found) == 2 * len(AGGREGATORS)
     assert found[0]["variance"] == found[0]["mean_square"] == 1.0
@@ -208,11 +208,12 @@ def test_variance_is_measured_for_every_pair(tmp_path, monkeypatch, capsys):
         assert np.isfinite([row["bias"], row["errors"], row["variance"]]).all()
     assert outcome.figures[0].read_bytes().startswith(b"\x89PNG")
     assert outcome.rows == found
-    print_experiment(read_experiment(outcome.path.parent), outcome.rows)
+    results = read_results(outcome.path.parent)
+    print_experiment(results, outcome.rows)
     lines = capsys.readouterr().out.splitlines()
     cells = {row["aggregator"]: f"{row['variance']:.3f}" for row in found[len(AGGREGATORS) :]}
     (line,) = [line for line in lines if line.startswith(" coalitions, by size")]
     biased = [name for name in AGGREGATORS if not is_unbiased("coalitions, by size", name)]
     shown = [f"({cells[name]})" if name in biased else cells[name] for name in AGGREGATORS]
     assert line.split()[3:] == shown
-    assert len(list(variance_results(outcome.rows, "", 80))) == 3
+    assert len(list(terminal_tables(results, outcome.rows, 80))) == 3

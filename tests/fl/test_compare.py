@@ -2,12 +2,13 @@ import json
 
 import numpy as np
 import pytest
+from scipy import stats
 from tiny import tiny_config
 from typer.testing import CliRunner
 
 from fl.cli import app
-from fl.compare import Comparison, compare
 from fl.config import ConfigError
+from fl.experiments.compare import Comparison, compare
 from fl.history import History
 from fl.presets import make_config, resolve
 
@@ -28,16 +29,28 @@ def made_up(values, seed=0):
 
 
 def test_table_pairs_seeds():
-    a = [made_up([0.4, 0.6]), made_up([0.2, 0.4])]
-    b = [made_up([0.5, 0.7]), made_up([0.4, 0.6])]
+    a = [made_up([0.4, 0.6]), made_up([0.2, 0.4]), made_up([0.3, 0.5])]
+    b = [made_up([0.5, 0.7]), made_up([0.4, 0.6]), made_up([0.4, 0.4])]
     first, second = Comparison({"a": a, "b": b}).table()
     assert first["final"] == pytest.approx(0.5)
-    assert first["final_2std"] == pytest.approx(2 * np.std([0.6, 0.4], ddof=1))
-    assert (first["reached"], first["rounds_to_target"]) == (1, 2.0)
+    assert first["final_2std"] == pytest.approx(2 * np.std([0.6, 0.4, 0.5], ddof=1))
+    assert (first["reached"], first["rounds_to_target"]) == (2, 2.0)
     assert (second["reached"], second["rounds_to_target"]) == (2, 1.5)
-    gains = np.array([0.6 - 0.5, 0.5 - 0.3])  # means of the last five evaluations
+    gains = np.array([0.6 - 0.5, 0.5 - 0.3, 0.4 - 0.4])  # means of the last five evaluations
+    error = gains.std(ddof=1) / np.sqrt(3)
     assert second["gain"] == pytest.approx(gains.mean())
-    assert second["gain_2se"] == pytest.approx(2 * gains.std(ddof=1) / np.sqrt(2))
+    assert second["gain_2se"] == pytest.approx(2 * error)
+    ends = stats.t.interval(0.95, 2, gains.mean(), error)
+    assert [second["gain_low"], second["gain_high"]] == pytest.approx(ends)
+
+
+def test_two_seeds_give_no_interval():
+    pairs = {
+        name: [made_up([0.4]), made_up([value])] for name, value in {"a": 0.2, "b": 0.5}.items()
+    }
+    row = Comparison(pairs).table()[1]
+    assert row["gain"] == pytest.approx(0.15)
+    assert row["gain_2se"] is row["gain_low"] is row["gain_high"] is None
 
 
 def test_one_seed_has_no_spread():

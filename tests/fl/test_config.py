@@ -99,7 +99,7 @@ def test_table_has_the_nine_methods_of_the_paper():
     [
         (("mnits",), "got 'mnits'; did you mean 'mnist'"),
         (("mnist", "fedcvr"), "got 'fedcvr'; did you mean"),
-        (("mnist", "fedavg", "code"), "preset must be one of paper, scripts, got 'code'"),
+        (("mnist", "fedavg", "code"), "preset must be one of paper, scripts; got 'code'"),
     ],
 )
 def test_unknown_names_suggest_the_nearest(arguments, message):

@@ -14,7 +14,7 @@ from fl.config import EngineConfig, TrainingConfig
 from fl.engines import EngineError, Job, MeasureTask, TrainTask, make_engine
 from fl.engines.processes import ProcessEngine
 from fl.engines.serial import SerialEngine
-from fl.engines.shared import attach, publish
+from fl.engines.shared import attach, share
 from fl.loop import run
 from fl.models import build_model
 from fl.samples import ClientSamples
@@ -147,7 +147,7 @@ def test_closed_engine_refuses_work():
 
 def test_shared_samples_are_the_same_samples():
     _, samples, _ = make_problem()
-    handle, descriptor, mapped = publish(samples)
+    handle, descriptor, mapped = share(samples)
     try:
         again = attach(handle, descriptor)
     finally:

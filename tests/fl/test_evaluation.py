@@ -79,7 +79,7 @@ def test_chunks_do_not_change_the_metrics(monkeypatch):
     _, samples, engine, _, models = make_problem()
     deployment = Deployment(models, np.zeros(12, dtype=np.int64))
     whole = evaluate(engine, samples, deployment)
-    for module in ("fl.training.CHUNK", "fl.evaluation.BLOCK"):
+    for module in ("fl.training.FORWARD_BATCH", "fl.evaluation.BLOCK"):
         monkeypatch.setattr(module, 7)
     parts = evaluate(engine, samples, deployment)
     assert whole.keys() == parts.keys()

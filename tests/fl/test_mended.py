@@ -7,10 +7,10 @@ import pytest
 from tiny import tiny_config, tiny_federation
 
 from fl.config import ConfigError
+from fl.experiments.statistics import difference
 from fl.history import History
 from fl.loop import run
 from fl.presets import make_config, resolve
-from fl.reproduce.results import _paired
 from fl.store import RunStore, StoreError
 
 
@@ -64,9 +64,14 @@ def test_the_method_on_the_command_line_wins_over_the_files():
 
 def test_runs_of_different_protocols_are_not_paired():
     def history(rounds):
-        return History(make_config("digits", "fedavg", rounds=rounds), {}, [])
+        rounds_ = [{"round": 1, "accuracy": 0.5}]
+        return History(make_config("digits", "fedavg", rounds=rounds), {}, rounds_)
 
-    assert _paired({0: history(3)}, {0: history(30)}, 100.0)["difference"] is None
+    def last_five(run):
+        return run.last_five()
+
+    assert difference({0: history(3)}, {0: history(30)}, last_five).mean is None
+    assert difference({0: history(3)}, {0: history(3)}, last_five).mean == 0.0
 
 
 @pytest.mark.parametrize("method", ["active", "oort"])

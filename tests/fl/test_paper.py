@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fl.paper import CLASSIFICATION, KERNELS, REGRESSION
+from fl.experiments.paper import CLASSIFICATION, KERNELS, REGRESSION
 from fl.presets import TABLE
 
 SOURCE = Path(__file__).parents[3] / "shared" / "paper.tex"

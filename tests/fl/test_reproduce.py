@@ -1,15 +1,19 @@
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from fl.config import ConfigError
-from fl.reproduce import NAMES, Plan, classification, kernels, participation, regression, reproduce
-from fl.reproduce.experiment import slug
-from fl.reproduce.export import export, fill
-from fl.reproduce.overview import embed
-from fl.reproduce.results import interval, measure
+from fl.experiments import NAMES, ReportError, Request, reproduce
+from fl.experiments.definition import slug
+from fl.experiments.definitions import classification, kernels, participation, regression
+from fl.experiments.definitions.overview import embed
+from fl.experiments.export import export, fill
+from fl.experiments.measures import rows_of
+from fl.experiments.results import read_results
+from fl.experiments.statistics import interval
 from fl.store import StoreError
 
 SMALL = {"quick": True, "dataset": "digits", "rounds": 6, "seeds": 2}
@@ -23,7 +27,7 @@ def manifest_of(folder):
 @pytest.fixture(scope="module")
 def two_methods(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
-    plan = Plan(**SMALL, methods=("fedavg", "fedcvr-bolt"))
+    plan = Request(**SMALL, methods=("fedavg", "fedcvr-bolt"))
     (outcome,) = reproduce("classification", plan, out)
     return out, plan, outcome
 
@@ -53,7 +57,7 @@ def test_finished_runs_are_not_run_again(two_methods, monkeypatch):
 
 def test_a_later_command_adds_to_the_table(two_methods):
     out, plan, _ = two_methods
-    more = Plan(**{**SMALL, "seeds": 1}, methods=("oort",))
+    more = Request(**{**SMALL, "seeds": 1}, methods=("oort",))
     reproduce("classification", more, out)
     cells = {c["column"]: c for c in manifest_of(out / "classification-quick")["cells"]}
     assert len(cells["fedavg"]["runs"]) == 2
@@ -72,7 +76,7 @@ def test_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return run(config, folder, **options)
 
-    plan = Plan(**SMALL, methods=("fedavg", "active"))
+    plan = Request(**SMALL, methods=("fedavg", "active"))
     monkeypatch.setattr("fl.loop.run", stop_in_the_second)
     with pytest.raises(KeyboardInterrupt):
         reproduce("classification", plan, tmp_path)
@@ -87,7 +91,7 @@ def test_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
 
 def test_kernels_share_the_run_of_the_classification_table(two_methods):
     out, _, _ = two_methods
-    (outcome,) = reproduce("kernels", Plan(**SMALL, methods=("fedcvr-bolt",)), out)
+    (outcome,) = reproduce("kernels", Request(**SMALL, methods=("fedcvr-bolt",)), out)
     (rbf,) = [c for c in manifest_of(outcome.path.parent)["cells"] if c["column"] == "rbf"]
     assert rbf["runs"][0] == "../classification-quick/digits/fedcvr-bolt/seed-0"
     assert not (outcome.path.parent / "digits").exists()
@@ -95,37 +99,48 @@ def test_kernels_share_the_run_of_the_classification_table(two_methods):
 
 def test_overview_draws_the_live_state(two_methods):
     out, _, _ = two_methods
-    (outcome,) = reproduce("overview", Plan(**SMALL), out)
+    (outcome,) = reproduce("overview", Request(**SMALL), out)
     assert outcome.figures[0].read_bytes().startswith(b"\x89PNG")
 
 
 def test_settings_of_another_run_are_refused(two_methods):
     out, plan, _ = two_methods
-    other = Plan(**{**SMALL, "rounds": 5}, methods=("fedavg",))
+    other = Request(**{**SMALL, "rounds": 5}, methods=("fedavg",))
     with pytest.raises(StoreError, match="another config: its rounds is 6, not 5"):
         reproduce("classification", other, out)
 
 
 def test_differences_are_paired_by_seed(two_methods):
     out, _, _ = two_methods
-    rows = {row["column"]: row for row in measure(out / "classification-quick")}
+    rows = {row["column"]: row for row in rows_of(out / "classification-quick")}
     bolt, base = rows["fedcvr-bolt"], rows["fedavg"]
     assert bolt["difference"] == pytest.approx(bolt["last_five"] - base["last_five"])
-    assert bolt["low"] < bolt["difference"] < bolt["high"]
+    assert bolt["low"] is None is bolt["high"]  # two seeds
     assert base["difference"] is None
     assert rows["ifca"]["last_five"] is None
+
+
+def test_a_run_that_the_manifest_names_must_be_there(two_methods, tmp_path):
+    out, _, _ = two_methods
+    shutil.copytree(out / "classification-quick", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "copy" / "digits" / "fedavg" / "seed-1")
+    with pytest.raises(ReportError, match="seed-1 holds no run"):
+        rows_of(tmp_path / "copy")
+    cells = {cell.column: cell for cell in read_results(tmp_path / "copy").cells}
+    assert (len(cells["fedavg"].runs), cells["fedavg"].planned) == (1, 2)  # a page says so
 
 
 def test_interval_covers_nineteen_of_twenty():
     rng = np.random.default_rng(0)
     n_trials = 2000
-    hits = [low <= 0 <= high for low, high in map(interval, rng.normal(size=(n_trials, 4)))]
+    found = [interval(sample) for sample in rng.normal(size=(n_trials, 4))]
+    hits = [gap.low <= 0 <= gap.high for gap in found]
     assert abs(np.mean(hits) - 0.95) < 4 * np.sqrt(0.95 * 0.05 / n_trials)
-    assert interval(np.array([1.0])) == (None, None)
+    assert (interval([1.0, 2.0]).low, interval([]).mean) == (None, None)
 
 
 def test_every_experiment_knows_the_papers_settings():
-    plan = Plan()
+    plan = Request()
     table = classification.make(plan)
     assert len(table.cells) == 27
     assert {c.row for c in table.cells if c.wanted} == {"mnist"}
@@ -140,12 +155,12 @@ def test_every_experiment_knows_the_papers_settings():
     assert mnist == [5, 10, 20, 30]
     names = [c.config.selection.options.get("kernel", "rbf") for c in kernels.make(plan).cells]
     assert names[:4] == ["rbf", "cosine", "laplacian", "sigmoid"]
-    scripts = classification.make(Plan(preset="scripts", dataset="cifar10"))
+    scripts = classification.make(Request(preset="scripts", dataset="cifar10"))
     assert scripts.cells[9].config.training.batch_size == 32
 
 
 def test_regression_runs_all_four_rows(tmp_path):
-    plan = Plan(quick=True, rounds=3, seeds=2, methods=("fedavg", "fedcvr-bolt"))
+    plan = Request(quick=True, rounds=3, seeds=2, methods=("fedavg", "fedcvr-bolt"))
     (outcome,) = reproduce("regression", plan, tmp_path)
     assert [row["seeds"] for row in outcome.rows] == [2, 0, 0, 2] * 4
     assert all(row["last_five"] > 0 for row in outcome.rows if row["seeds"])
@@ -164,7 +179,7 @@ def test_regression_runs_all_four_rows(tmp_path):
 )
 def test_mistakes_are_named(tmp_path, name, options, message):
     with pytest.raises(ConfigError, match=message):
-        reproduce(name, Plan(**options), tmp_path)
+        reproduce(name, Request(**options), tmp_path)
 
 
 def test_names_are_those_of_the_modules():

@@ -65,10 +65,10 @@ def test_run_stopped_in_any_round_resumes_to_the_same_history(tmp_path, case):
 
 PROGRAM = """
 import json, sys, time
-sys.path[:0] = sys.argv[4:]
+sys.path[:0] = sys.argv[3:]
 from fl import RunConfig, run
-config = RunConfig.from_dict(json.loads(sys.argv[3])).replace(engine__name=sys.argv[2])
-run(config, sys.argv[1], resume=True, progress=lambda record: time.sleep(0.02))
+config = RunConfig.from_dict(json.loads(sys.argv[2]))
+run(config, sys.argv[1], progress=lambda record: time.sleep(0.02))
 """
 
 
@@ -95,13 +95,9 @@ def test_killed_run_resumes_to_the_same_rounds(tmp_path, changes):
         **changes,
     )
 
-    def start(engine):
-        settings = json.dumps(config.to_dict())
-        command = [sys.executable, "-c", PROGRAM, str(tmp_path / "killed"), engine, settings]
-        return subprocess.Popen([*command, *map(str, sys.path)])
-
-    rounds = tmp_path / "killed" / "rounds.jsonl"
-    process = start("serial")
+    rounds, settings = tmp_path / "killed" / "rounds.jsonl", json.dumps(config.to_dict())
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "killed"), settings]
+    process = subprocess.Popen([*command, *map(str, sys.path)])
     deadline = time.monotonic() + 100
     while not (rounds.exists() and rounds.read_bytes().count(b"\n") >= 8):
         assert process.poll() is None, "the run ended before it could be killed"
@@ -111,7 +107,7 @@ def test_killed_run_resumes_to_the_same_rounds(tmp_path, changes):
     process.wait()
     assert not (tmp_path / "killed" / "summary.json").exists()
     # The second leg runs in worker processes: the engine may change, the rounds may not.
-    assert start("processes").wait(timeout=100) == 0
+    run(config.replace(engine__name="processes"), tmp_path / "killed", resume=True)
     run(config, tmp_path / "whole")
     assert read_rounds(tmp_path / "killed") == read_rounds(tmp_path / "whole")
 

@@ -81,7 +81,7 @@ def test_one_client_of_one_round_trains_alike_under_every_policy():
             server.round(1)
             stream = server.streams.sequence("batches", 2, 6)
             trainer = server.engine._worker.trainer
-            updates.append(trainer.train(server._fresh(0), 6, stream).vector)
+            updates.append(trainer.train(server._initial_model(0), 6, stream).vector)
     assert_array_equal(*updates)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import cvrcore
-from fl.reproduce.variance import AGGREGATORS, POLICIES, draws, is_unbiased, problem
+from fl.experiments.definitions.variance import AGGREGATORS, POLICIES, draws, is_unbiased, problem
 
 N_DRAWS = 10_000
 

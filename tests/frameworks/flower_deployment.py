@@ -86,6 +86,7 @@ class Deployment:
             "PYTHONPATH": str(ROOT),  # the code under test, in every process
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             "COLUMNS": "300",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",  # a second by default, for each message
         }
 
     def __enter__(self):
@@ -128,8 +129,9 @@ class Deployment:
                 start_new_session=True,
             )
 
-    def log(self, name):
-        return (self.folder / f"{name}-{self.port}.log").read_text()[-3000:]
+    def log(self, name, whole=False):
+        text = (self.folder / f"{name}-{self.port}.log").read_text()
+        return text if whole else text[-3000:]
 
     def flwr(self, *arguments, timeout=SLOW):
         done = subprocess.run(

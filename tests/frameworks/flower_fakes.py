@@ -13,9 +13,9 @@ from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from cvrcore.integrations import flower_nodes
-from cvrcore.integrations.flower import SelectingStrategy
-from cvrcore.integrations.flower_client import (
+from cvrcore.integrations.flower import (
+    SelectingStrategy,
+    nodes,
     partition_id,
     report_loss,
     selectable,
@@ -29,7 +29,7 @@ try:  # messages carry who writes them; a runtime would set it
 except ImportError:  # an older flwr asks for no such thing
     pass
 
-flower_nodes.LOOK = 0.02  # these nodes connect at once
+nodes.POLL = 0.02  # these nodes connect at once
 
 N_CLIENTS = 12
 SIZES = [20 + 3 * k for k in range(N_CLIENTS + 4)]
@@ -107,7 +107,7 @@ class FakeGrid:
         self.dead = set()  # partitions that never reply
         self.broken = set()  # partitions whose app raises
         self.pushed = []
-        self.extra = []  # replies nobody asked for, delivered with the next ones
+        self.extra = []  # unasked replies, delivered with the next ones
         self._waiting = {}
         for k in partitions:
             self.join(k)
@@ -180,7 +180,8 @@ def make_strategy(policy="fedcvr-bolt", inner=None, **options):
     if isinstance(policy, str):
         options.setdefault("n_select", 4)
         options.setdefault("seed", 7)
-    options.setdefault("wait", 5)
+    if "waiting" not in options:
+        options.setdefault("wait", 5)
     inner = inner or FedAvg(fraction_evaluate=0.0)
     return SelectingStrategy(inner, policy, **options)
 

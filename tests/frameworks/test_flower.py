@@ -1,7 +1,10 @@
 """The adapter on a grid without a runtime: the same picks, and every trap that was met."""
 
 import random
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +30,9 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx
 
 import cvrcore
 from cvrcore.features import FeatureMap
-from cvrcore.integrations.flower import SelectingStrategy
+from cvrcore.integrations import flower
+from cvrcore.integrations.flower import Guards, Reports, SelectingStrategy, Waiting
+from cvrcore.integrations.roster import ClientInfo
 
 POLICIES = ["uniform", "power-of-choice", "active", "oort", "fedcbs", "fedcvr-bolt"]
 
@@ -122,7 +127,7 @@ def test_strategy_that_writes_to_one_node_has_all_picked_asked():
     assert [len(found.reported) for found in strategy.rounds] == [4, 4]
 
 
-def test_client_that_always_fails_is_told_and_loses_its_place():
+def test_client_that_always_fails_is_reported_and_loses_its_place():
     """Trap 2: Oort hears of failures and turns to others."""
     grid = FakeGrid(seed=0)
     grid.broken = {11}  # the one with most samples
@@ -135,7 +140,7 @@ def test_client_that_always_fails_is_told_and_loses_its_place():
 
 
 def test_waits_are_bounded(caplog):
-    """Trap 5: nobody connects, nobody replies, a strategy waits for more than there are."""
+    """Trap 5: no node connects, no node replies, a strategy waits for more nodes than exist."""
     began = time.monotonic()
     strategy = make_strategy("uniform", wait=0.2)
     run(strategy, FakeGrid(partitions=()), rounds=2)
@@ -164,18 +169,9 @@ def test_strategy_with_a_wait_loop_of_its_own_ends_in_an_error(monkeypatch):
 def test_messages_are_built_without_private_names():
     """Trap 7: `_construct_messages` and its kin may go any day."""
     import ast
-    import inspect
 
-    from cvrcore.integrations import (
-        flower,
-        flower_client,
-        flower_grid,
-        flower_nodes,
-        flower_replies,
-    )
-
-    for module in (flower, flower_client, flower_grid, flower_nodes, flower_replies):
-        tree = ast.parse(inspect.getsource(module))
+    for path in sorted(Path(flower.__file__).parent.glob("*.py")):
+        tree = ast.parse(path.read_text())
         private = {
             node.attr
             for node in ast.walk(tree)
@@ -184,10 +180,10 @@ def test_messages_are_built_without_private_names():
             and not node.attr.startswith("__")
             and not (isinstance(node.value, ast.Name) and node.value.id == "self")
         }
-        assert private == set(), module.__name__
+        assert private == set(), path.name
 
 
-def test_durations_are_told_only_when_asked_for():
+def test_durations_are_reported_only_when_asked_for():
     told = []
 
     class Listening(type(cvrcore.make_selector("uniform", 2, 1))):
@@ -235,19 +231,22 @@ def test_probe_by_the_apps_own_evaluation():
 
 
 def test_documented_snippets_run(tmp_path, monkeypatch):
-    """docs/flower.md, its client, its server and its aggregator, as printed."""
+    """docs/flower.md, its client, server, options and aggregator, as printed."""
     import re
-    from pathlib import Path
 
     text = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
     monkeypatch.chdir(tmp_path)
-    server, client, merging = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    server, client, options, merging = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     app = make_app(introduced=False)
     exec(client, {"app": app, "load_data": lambda k: [0] * SIZES[k]})
     names = {"initial_arrays": record(INITIAL)}
     exec(server, names)
     names["server"](grid=(grid := FakeGrid(app)), context=None)
     assert len(grid.trained()) == 5 * 4
+    exec(options, names)
+    run(names["strategy"], rounds=2)
+    assert names["strategy"].waiting == Waiting(enough=0.8, grace=30, connect=60)
+    assert names["strategy"].roster.selector.guards.max_share == 1.25
     exec(merging, names)
     run(names["strategy"], rounds=2)
     assert names["strategy"].roster.aggregator.name == "memory"
@@ -271,7 +270,7 @@ def test_restored_state_continues_to_the_same_picks(policy, tmp_path):
     ("identity", "expected"),
     [("name", "node-03"), ("key", "03030303"), (lambda info: info.name[-2:], "03")],
 )
-def test_identity_that_the_superlink_vouches_for(identity, expected):
+def test_identity_that_the_superlink_has_verified(identity, expected):
     strategy = make_strategy("uniform", identity=identity)
     run(strategy)
     assert strategy.roster.ids.slot(expected) == 3
@@ -291,7 +290,7 @@ def test_node_without_a_name_is_told_how_to_get_one():
         run(make_strategy("uniform", identity="name"), Nameless(), rounds=1)
 
 
-def test_own_word_never_stands_in_for_what_the_superlink_vouches_for():
+def test_stated_id_never_replaces_the_one_that_the_superlink_has_verified():
     """A node that the SuperLink says nothing of cannot slip in as the client it claims to be."""
 
     class Forgetful(FakeGrid):
@@ -315,7 +314,7 @@ def test_late_introduction_is_asked_for_again():
     assert 4 in strategy.rounds[1].available
 
 
-def test_known_clients_keep_their_slots_whoever_comes_first():
+def test_known_clients_keep_their_slots_in_any_order_of_arrival():
     sizes = {k: SIZES[k] for k in range(N_CLIENTS)}
     strategy = make_strategy("uniform", n_select=2, clients=sizes, n_clients=3)
     run(strategy, FakeGrid(partitions=(9, 3, 11)), rounds=2)
@@ -334,6 +333,61 @@ def test_global_random_state_does_not_matter():
     assert found[0] == found[1]
 
 
+def test_option_objects_and_single_keywords_are_the_same():
+    by_object = make_strategy(
+        "oort",
+        reports=Reports(loss_key="nll", probe="evaluate", durations=True, same_shape=False),
+        waiting=Waiting(enough=0.8, grace=3, connect=5, timeout=9),
+        guards=Guards(max_share=1.25),
+    )
+    by_keyword = make_strategy(
+        "oort", loss_key="nll", probe="evaluate", durations=True, same_shape=False,
+        enough=0.8, grace=3, wait=5, timeout=9, max_share=1.25,
+    )  # fmt: skip
+    assert by_object.reports == by_keyword.reports
+    assert by_object.waiting == by_keyword.waiting
+    for strategy in (by_object, by_keyword):
+        strategy.roster.register({k: ClientInfo() for k in range(9)})
+        assert strategy.roster.selector.guards == Guards(max_share=1.25)
+
+
+def test_the_shorter_timeout_counts():
+    grid = FakeGrid()
+    strategy = make_strategy("uniform", waiting=Waiting(timeout=0.3))
+    run(strategy, grid, rounds=1)
+    grid.dead = set(range(N_CLIENTS))
+    began = time.monotonic()
+    run(strategy, grid, rounds=1)  # with a timeout of 20 seconds
+    assert time.monotonic() - began < 10
+    assert len(strategy.rounds[1].failed) == 4
+
+
+def test_earlier_import_paths_give_the_same_names():
+    from cvrcore.integrations import flower_client, flower_grid, flower_legacy
+    from cvrcore.integrations.flower import client, grid
+
+    for name in flower_client.__all__:
+        assert getattr(flower_client, name) is getattr(client, name)
+    assert flower_legacy.LegacySelectingStrategy is flower.LegacySelectingStrategy
+    assert (flower_grid.Patience, flower_grid.PatientGrid) == (Waiting, grid.TimedGrid)
+    assert flower_grid.exchange is grid.exchange
+    assert flower_grid.Patience(3.0).timeout == 3.0
+    for name in flower.__all__:
+        assert getattr(flower, name)
+    with pytest.raises(AttributeError, match="has no attribute 'Strategist'"):
+        flower.Strategist  # noqa: B018
+
+
+def test_a_client_does_not_load_the_modules_of_the_server():
+    code = (
+        "import sys, cvrcore.integrations.flower_client; "
+        "print([m for m in ('strategy', 'nodes', 'legacy') "
+        "if f'cvrcore.integrations.flower.{m}' in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -342,9 +396,12 @@ def test_global_random_state_does_not_matter():
         ({"probe": "ask"}, ValueError, "probe must be one of 'query', 'evaluate'"),
         ({"enough": 1.5}, ValueError, "enough must be at most 1"),
         ({"grace": -1.0}, ValueError, "grace must be at least 0"),
-        ({"wait": 0}, ValueError, "wait must be positive"),
+        ({"wait": 0}, ValueError, r"connect \(keyword: wait\) must be positive"),
         ({"n_clients": 0}, ValueError, "n_clients must be at least 1"),
         ({"selector": "fastest"}, ValueError, "name must be one of"),
+        ({"waiting": Waiting(), "grace": 3}, TypeError, "waiting and grace must not both"),
+        ({"reports": Reports(), "probe": "query"}, TypeError, "reports and probe must not both"),
+        ({"n_client": 3}, TypeError, "unknown option 'n_client' .* did you mean 'n_clients'"),
     ],
 )
 def test_bad_arguments_are_named(arguments, error, message):
@@ -352,7 +409,7 @@ def test_bad_arguments_are_named(arguments, error, message):
         SelectingStrategy(**{"strategy": FedAvg(), "n_select": 2, **arguments})
 
 
-def test_evaluation_waits_for_nobody_who_is_away():
+def test_evaluation_does_not_wait_for_nodes_that_are_away():
     strategy = make_strategy("uniform", FedAvg(min_available_nodes=99, min_evaluate_nodes=50))
     result = run(strategy, rounds=1)
     assert "eval_loss" in result.evaluate_metrics_clientapp[1]

@@ -32,9 +32,7 @@ from test_flower_legacy import make_manager
 from test_flower_legacy import run as run_legacy
 
 from cvrcore.aggregators import AGGREGATORS, make_aggregator
-from cvrcore.integrations.flower import SelectingStrategy
-from cvrcore.integrations.flower_client import Reveal
-from cvrcore.integrations.flower_legacy import LegacySelectingStrategy
+from cvrcore.integrations.flower import LegacySelectingStrategy, Reveal, SelectingStrategy
 
 
 def plain_loop(aggregator, rounds=6, updates=False):

@@ -30,13 +30,41 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def keys(tmp_path):
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
     """A folder with the SuperLink's certificate and the key of each node."""
-    write_certificate(tmp_path)
+    folder = tmp_path_factory.mktemp("keys")
+    write_certificate(folder)
     for name in NAMES:
-        write_node_key(tmp_path, name)
-    return tmp_path
+        write_node_key(folder, name)
+    return folder
+
+
+def join_all(deployment, names):
+    for name in names:
+        deployment.register(name)
+    for name in names:
+        deployment.join(name, NAMES.index(name))
+
+
+@pytest.fixture(scope="module")
+def second(keys):
+    """The second of two deployments with the same keys; the first has run two rounds.
+
+    Yields the deployment, and the rounds and node ids of the first.
+    """
+    with Deployment(keys) as first:
+        join_all(first, NAMES)
+        found = first.run(rounds=2, resume=False, **config(keys))
+        nodes = first.node_ids()
+    with Deployment(keys) as deployment:
+        join_all(deployment, NAMES[::-1])
+        yield deployment, found, nodes
+
+
+def config(keys):
+    state = str(keys / "selector.npz")
+    return {"identity": "name", "clients": 3, "wait": 300, "warmup": 1, "state": state}
 
 
 def plain_loop(policy, legs, n_select=2, seed=0):
@@ -65,48 +93,39 @@ def plain_loop(policy, legs, n_select=2, seed=0):
     return picked
 
 
-def test_clients_are_known_again_after_everything_was_restarted(keys):
+def test_clients_are_known_again_after_everything_was_restarted(keys, second):
     """By the name that their keys prove: node ids are new, slots and picks go on."""
-    config = {"identity": "name", "clients": 3, "wait": 300, "warmup": 1}
-    config["state"] = str(keys / "selector.npz")
-    legs, found, nodes = [2, 2], [], []
-    for leg, names in enumerate((NAMES, NAMES[::-1])):
-        with Deployment(keys) as deployment:
-            for name in names:
-                deployment.register(name)
-            for name in names:
-                deployment.join(name, NAMES.index(name))
-            found += deployment.run(rounds=legs[leg], resume=leg > 0, **config)
-            nodes.append(deployment.node_ids())
-    assert [len(ids) for ids in nodes] == [3, 3]
-    assert not nodes[0] & nodes[1]
+    deployment, found, before = second
+    found = found + deployment.run(rounds=2, resume=True, **config(keys))
+    after = deployment.node_ids()
+    assert [len(before), len(after)] == [3, 3]
+    assert not before & after
     assert all(failed == {} for _, failed in found)
-    assert [picked for picked, _ in found] == plain_loop("fedcvr-bolt", legs)
+    assert [picked for picked, _ in found] == plain_loop("fedcvr-bolt", legs=[2, 2])
 
 
-def test_a_node_killed_while_it_trains_is_told_as_failed_and_holds_up_nobody(keys):
-    with Deployment(keys) as deployment:
-        for k, name in enumerate(NAMES):
-            deployment.register(name)
-            deployment.join(name, k)
+def test_a_node_killed_while_it_trains_is_reported_as_failed_and_delays_no_other(second):
+    deployment, _, _ = second
+    busy, seen = "Receiving: train message", deployment.log("eve", whole=True)
+    n_before = seen.count(busy)
 
-        def kill_when_busy():
-            deadline = time.monotonic() + 300
-            while "Receiving: train message" not in deployment.log("eve"):
-                if time.monotonic() > deadline:
-                    return
-                time.sleep(0.05)
-            deployment.kill("eve")
+    def kill_when_busy():
+        deadline = time.monotonic() + 300
+        while deployment.log("eve", whole=True).count(busy) == n_before:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.05)
+        deployment.kill("eve")
 
-        killer = threading.Thread(target=kill_when_busy)
-        killer.start()
-        try:
-            found = deployment.run(
-                policy="uniform", select=3, clients=3, wait=300, rounds=2, identity="name",
-                enough=0.6, grace=20.0,
-            )  # fmt: skip
-        finally:
-            killer.join(timeout=310)
+    killer = threading.Thread(target=kill_when_busy)
+    killer.start()
+    try:
+        found = deployment.run(
+            policy="uniform", select=3, clients=3, wait=300, rounds=2, identity="name",
+            enough=0.6, grace=2.0,
+        )  # fmt: skip
+    finally:
+        killer.join(timeout=310)
     assert found[0][1] == {"eve": "no answer in time"}  # and the round went on without it
     for picked, failed in found[1:]:  # the SuperLink may still believe it to be there
         assert set(picked) - set(failed) == {"ann", "bob"}

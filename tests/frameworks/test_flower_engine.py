@@ -5,6 +5,7 @@ import os
 import queue
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,9 @@ def cli(folder, engine):
 
 
 def test_results_equal_the_local_engines(tmp_path):
-    local, flower = cli(tmp_path / "serial", "serial"), cli(tmp_path / "flower", "flower")
+    engines = ["serial", "flower"]
+    with ThreadPoolExecutor() as pool:  # at once
+        local, flower = pool.map(cli, [tmp_path / engine for engine in engines], engines)
     assert len(local) == 4
     for ours, theirs in zip(local, flower, strict=True):
         for name in ("picked", "reported", "failed", "probed", "uplink", "downlink"):

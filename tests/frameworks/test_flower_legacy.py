@@ -24,7 +24,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.server import fit_clients
 from flwr.server.strategy import FedAvg
 
-from cvrcore.integrations.flower_legacy import LegacySelectingStrategy
+from cvrcore.integrations.flower import LegacySelectingStrategy
 
 OK = Status(Code.OK, "")
 
@@ -92,7 +92,7 @@ def test_picks_as_the_message_api_does(policy, options):
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-12)
 
 
-def test_failures_and_unsound_results_are_told():
+def test_failures_and_invalid_results_are_reported():
     strategy = LegacySelectingStrategy(FedAvg(), "uniform", n_select=N_CLIENTS, seed=0)
     model = run(strategy, make_manager(broken={1}, odd={5}), rounds=2)
     for found in strategy.rounds:
@@ -111,7 +111,7 @@ def test_two_clients_of_one_identity(caplog):
     assert all(len(found.available) == N_CLIENTS for found in strategy.rounds)
 
 
-def test_clients_that_connect_late_are_waited_for_and_nobody_for_ever(caplog):
+def test_clients_that_connect_late_are_waited_for_in_bounded_time(caplog):
     """Otherwise every round would be over before the first client is there."""
     crowd, manager = make_manager(), SimpleClientManager()
 

@@ -25,7 +25,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 
 from cvrcore.features import FeatureMap
-from cvrcore.integrations.flower_client import RECORD, Reveal, read_features, write_features
+from cvrcore.integrations.flower.client import RECORD, Reveal, read_features, write_features
 
 COHORT = "cohort"  # name of the record that says who else is picked
 

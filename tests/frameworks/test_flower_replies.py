@@ -1,4 +1,4 @@
-"""Replies that are unsound, unasked for, late or double: told, and the round goes on."""
+"""Replies that are invalid, unasked for, late or double: told, and the round goes on."""
 
 import time
 
@@ -20,7 +20,7 @@ from flower_fakes import (
 from flwr.app import Array, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from cvrcore.integrations.flower_client import Reveal
+from cvrcore.integrations.flower import Reveal, Waiting
 
 
 def test_extra_metrics_never_reach_the_strategy():
@@ -53,7 +53,7 @@ def test_odd_metrics_fail_their_client_only():
     assert result.arrays is not None
 
 
-def test_timed_out_client_is_told_as_failed():
+def test_timed_out_client_is_reported_as_failed():
     grid = FakeGrid()
     strategy = make_strategy("uniform", n_select=N_CLIENTS)
     run(strategy, grid, rounds=1)
@@ -70,8 +70,7 @@ def test_grace_is_apart_from_how_many_are_asked():
     strategy = make_strategy(
         "uniform",
         n_select=N_CLIENTS,
-        enough=0.8,
-        grace=0.2,
+        waiting=Waiting(enough=0.8, grace=0.2),
         identity="node-id",
         clients=dict.fromkeys(grid.nodes, 1.0),
     )
@@ -151,7 +150,7 @@ def _garbage(k, message, reply):
         (_garbage, ""),
     ],
 )
-def test_unsound_reply_is_a_told_failure_and_the_round_goes_on(change, why, caplog):
+def test_invalid_reply_is_a_failure_and_the_round_goes_on(change, why, caplog):
     strategy = make_strategy("uniform", n_select=N_CLIENTS)
     result = run(strategy, FakeGrid(make_app(change=change)), rounds=2)
     for found in strategy.rounds:
@@ -161,7 +160,7 @@ def test_unsound_reply_is_a_told_failure_and_the_round_goes_on(change, why, capl
     assert "client 3 failed" in caplog.text
 
 
-def test_replies_from_nobody_asked_and_replies_twice_are_ignored(caplog):
+def test_unasked_and_second_replies_are_ignored(caplog):
     grid = FakeGrid(seed=1)
     strategy = make_strategy("uniform", n_select=4)
     run(strategy, grid, rounds=1)

@@ -18,37 +18,63 @@ from cvrcore.features import FeatureMap
 ROOT = Path(__file__).parents[2]
 ROUNDS, SEED = 8, 3
 
-# A process of its own: Ray leaves threads, environment and warnings behind.
+# A process of its own: Ray leaves threads, environment and warnings behind. One simulation
+# serves all modes: the example starts a strategy that runs them one after another.
 SCRIPT = """
 import json, sys
-import flower_digits
-policy, rounds, seed, options = json.loads(sys.argv[1])
-found, model = flower_digits.simulate(policy, rounds, seed, **options)
-print(json.dumps({
-    "picked": [one.selected for one in found],
-    "failed": [sorted(one.failed.items()) for one in found],
-    "model": {name: array.tolist() for name, array in model.items()},
-    "accuracy": flower_digits.accuracy(model),
-}))
+import flower_digits as example
+
+policy, rounds, seed, modes = json.loads(sys.argv[1])
+make_strategy, runs = example.make_strategy, {}
+
+
+class EachMode:
+    def __init__(self, *arguments, **settings):
+        self.strategies = {
+            mode: make_strategy(*arguments, **settings, **options)
+            for mode, options in modes.items()
+        }
+
+    def start(self, grid, arrays, **settings):
+        for mode, strategy in self.strategies.items():
+            result = strategy.start(grid, example.pack(example.unpack(arrays)), **settings)
+            model = example.unpack(result.arrays)
+            runs[mode] = {
+                "picked": [one.selected for one in strategy.rounds],
+                "failed": [sorted(one.failed.items()) for one in strategy.rounds],
+                "model": {name: array.tolist() for name, array in model.items()},
+                "accuracy": example.accuracy(model),
+            }
+        self.rounds = strategy.rounds
+        return result
+
+
+example.make_strategy = EachMode
+example.simulate(policy, rounds, seed)
+print(json.dumps(runs))
 """
+MODES = {"full updates": {}, "watched coordinates only": {"private": True}}
 
 
-def simulate(policy, **options):
-    return python(SCRIPT, json.dumps([policy, ROUNDS, SEED, options]))
-
-
-def python(script, *arguments):
+@pytest.fixture(scope="module")
+def runs():
+    """What the example's simulation did in each mode, one after the other."""
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'examples'}"}
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
+        [sys.executable, "-c", SCRIPT, json.dumps(["fedcvr-bolt", ROUNDS, SEED, MODES])],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=250,
         env=env,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def by_hand():
+    return plain_loop("fedcvr-bolt")
 
 
 def plain_loop(policy, **options):
@@ -85,15 +111,10 @@ def plain_loop(policy, **options):
     return picked, model, example.accuracy(model)
 
 
-@pytest.mark.parametrize(
-    ("policy", "options"),
-    [("fedcvr-bolt", {}), ("fedcvr-bolt", {"private": True})],
-    ids=["full updates", "watched coordinates only"],
-)
-def test_simulation_picks_and_learns_as_our_own_loop_does(policy, options):
+@pytest.mark.parametrize("mode", MODES)
+def test_simulation_picks_and_learns_as_our_own_loop_does(runs, by_hand, mode):
     """Twice with one seed, in full and in private mode, and by hand: the same picks."""
-    picked, model, accuracy = plain_loop(policy)
-    found = simulate(policy, **options)
+    (picked, model, accuracy), found = by_hand, runs[mode]
     assert found["picked"] == picked
     assert not any(found["failed"])
     for name, array in model.items():

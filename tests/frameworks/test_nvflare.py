@@ -11,11 +11,19 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'cv
 
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType  # noqa: E402
 from nvflare.app_common.np.np_model_persistor import NPModelPersistor  # noqa: E402
+from nvflare.fuel.utils.component_builder import ComponentBuilder  # noqa: E402
 from nvflare.job_config.api import FedJob  # noqa: E402
 
 import cvrcore  # noqa: E402
 from cvrcore.features import FeatureMap  # noqa: E402
-from cvrcore.integrations.nvflare import SelectingController  # noqa: E402
+from cvrcore.integrations.nvflare import (  # noqa: E402
+    Guards,
+    Reports,
+    SelectingController,
+    Waiting,
+    Workflow,
+)
+from cvrcore.integrations.roster import ClientInfo  # noqa: E402
 
 NAMES = [f"site-{k}" for k in range(1, 8)]
 
@@ -179,8 +187,8 @@ def test_differences_are_watched_as_whole_models():
     assert picks(by_steps) == picks(run("fedcvr-bolt", options={"warmup": 2}))
 
 
-def test_what_clients_send_wrong_is_told_as_failed():
-    def moody(name, task, data):
+def test_invalid_answers_are_reported_as_failed():
+    def faulty(name, task, data):
         (sound,) = honest(name, task, data)
         if name == "site-1":
             yield "EXECUTION_EXCEPTION"
@@ -196,7 +204,7 @@ def test_what_clients_send_wrong_is_told_as_failed():
         elif name == "site-7":
             yield sound
 
-    controller = run("uniform", n_select=7, answer=moody, num_rounds=2)
+    controller = run("uniform", n_select=7, answer=faulty, num_rounds=2)
     for one in controller.rounds:
         assert one.reported == ["site-5", "site-7"]
         assert one.failed["site-1"] == "its return code is EXECUTION_EXCEPTION"
@@ -210,7 +218,7 @@ def test_what_clients_send_wrong_is_told_as_failed():
     assert len(expected) == controller.merged[0].meta["nr_aggregated"]
 
 
-def test_an_answer_from_somebody_who_was_not_asked_is_logged_and_left_out(caplog):
+def test_an_unasked_answer_is_logged_and_left_out(caplog):
     class Crowded(Controller):
         def broadcast_model(self, data, *, targets, **settings):
             (uninvited,) = honest(next(n for n in NAMES if n not in targets), "train", data)
@@ -223,10 +231,10 @@ def test_an_answer_from_somebody_who_was_not_asked_is_logged_and_left_out(caplog
         assert sorted(one.reported) == sorted(one.selected)
         assert one.failed == {}
         assert merged.meta["nr_aggregated"] == 3
-    assert caplog.text.count("answered and was not asked: ignored") == 2
+    assert caplog.text.count("replied and was not selected: ignored") == 2
 
 
-def test_a_round_that_nobody_answers_keeps_the_model_and_goes_on():
+def test_a_round_without_answers_keeps_the_model_and_goes_on():
     def silent(name, task, data):
         if data.current_round != 1:
             yield from honest(name, task, data)
@@ -241,7 +249,7 @@ def test_clients_join_leave_and_come_back():
         return {0: NAMES[:4], 1: NAMES[1:6], 2: [], 3: NAMES}.get(t, NAMES[2:])
 
     controller = run("fedcvr-bolt", present=present, options={"warmup": 1}, num_rounds=7)
-    assert len(controller.rounds) == 6  # nobody was there in round 2
+    assert len(controller.rounds) == 6  # no client was connected in round 2
     assert any("is skipped" in text for text in controller.logged)
     for t, one in zip([0, 1, 3, 4, 5, 6], controller.rounds, strict=True):
         assert set(one.selected) <= set(present(t))
@@ -249,7 +257,7 @@ def test_clients_join_leave_and_come_back():
     assert slots == list(range(7))
 
 
-def test_an_introduction_gives_weights_and_one_without_is_left_out():
+def test_an_introduction_gives_weights_and_a_client_without_one_is_left_out():
     def shy(name, task, data):
         if name != "site-2" or task != "validate":
             yield from honest(name, task, data)
@@ -273,6 +281,36 @@ def test_patience_is_handed_to_nvflare():
     assert waiting["timeout"] == 30
     hasty = run("uniform", num_rounds=1, n_select=5, enough=0.5, grace=1.5).sent[-1]
     assert (hasty["min_responses"], hasty["wait_time_after_min_received"]) == (3, 2)
+
+
+def test_other_shapes_are_left_to_an_aggregator_of_theirs():
+    class Last:
+        def reset_stats(self):
+            pass
+
+        def accept_model(self, model):
+            self.params = model.params
+
+        def aggregate_model(self):
+            return FLModel(params=self.params)
+
+    def growing(name, task, data):
+        size = 1 + data.current_round
+        yield FLModel(params={"tree": np.ones(size)})
+
+    controller = run(
+        "uniform", answer=growing, num_rounds=3, aggregator=Last(),
+        reports=Reports(same_shape=False),
+    )  # fmt: skip
+    assert [merged.params["tree"].size for merged in controller.merged] == [1, 2, 3]
+    refused = run("uniform", answer=growing, num_rounds=1)
+    assert all("must have shapes" in why for why in refused.rounds[0].failed.values())
+
+
+def test_earlier_import_path_gives_the_same_class():
+    from cvrcore.integrations import nvflare, nvflare_tasks
+
+    assert issubclass(nvflare.SelectingController, nvflare_tasks.AskingController)
 
 
 def test_the_wanted_loss_is_said_and_a_missing_one_is_a_failure():
@@ -329,25 +367,73 @@ def test_an_aggregator_of_theirs_is_used():
     assert controller.merged[-1].params["bias"].tolist() == [1, 1, 1]
 
 
-def test_a_job_keeps_every_argument(tmp_path):
+def exported(controller, folder):
+    """Write a job with the controller; return the server's entry for it."""
     job = FedJob("kept", min_clients=2)
     job.set_app_packages(["cvrcore"])
     job.to_server(NPModelPersistor(), id="keeper")
-    settings = {
-        "n_select": 4, "seed": 7, "num_rounds": 9, "n_clients": 2, "introduce": "validate",
-        "timeout": 50, "enough": 0.5, "grace": 3.0, "durations": True, "n_features": 20,
-        "checkpoint": "a.npz", "options": {"warmup": 3}, "clients": {"site-1": 5.0},
-        "start_round": 2, "persistor_id": "keeper", "task_check_period": 0.1,
-    }  # fmt: skip
-    job.to_server(SelectingController("fedcvr-bolt", **settings))
-    job.export_job(str(tmp_path))
-    (config,) = tmp_path.rglob("config_fed_server.json")
+    job.to_server(controller)
+    job.export_job(str(folder))
+    (config,) = folder.rglob("config_fed_server.json")
     (workflow,) = json.loads(config.read_text())["workflows"]
+    assert not list(folder.rglob("cvrcore"))  # no copy of cvrcore is part of the job
+    return workflow
+
+
+class Builder(ComponentBuilder):
+    """Builds the components of a saved job as NVFlare's server does."""
+
+    def get_module_scanner(self):
+        raise AssertionError("components of these jobs are named by their path")
+
+
+PLAIN = {
+    "n_select": 4, "seed": 7, "num_rounds": 9, "n_clients": 2, "introduce": "validate",
+    "checkpoint": "a.npz", "clients": {"site-1": 5.0},
+}  # fmt: skip
+SINGLE = {
+    "timeout": 50, "enough": 0.5, "grace": 3.0, "wait": 9.0, "durations": True, "loss_key": "nll",
+    "probe": "score", "probe_key": "nll", "task": "fit", "start_round": 2,
+    "persistor_id": "keeper", "task_check_period": 0.1,
+}  # fmt: skip
+GROUPED = {
+    "waiting": Waiting(timeout=50, enough=0.5, grace=3.0, connect=9.0),
+    "reports": Reports(durations=True, loss_key="nll", probe="score", probe_key="nll"),
+    "workflow": Workflow("fit", "keeper", start_round=2, task_check_period=0.1),
+}
+
+
+@pytest.mark.parametrize("options", [SINGLE, GROUPED], ids=["keywords", "objects"])
+def test_a_job_keeps_every_argument(options, tmp_path):
+    policy = {"warmup": 3, "n_features": 20}
+    guards = {"guards": Guards(max_share=1.25)}
+    controller = SelectingController("fedcvr-bolt", **PLAIN, **options, **policy, **guards)
+    workflow = exported(controller, tmp_path)
     assert workflow["path"] == "cvrcore.integrations.nvflare.SelectingController"
-    assert {k: workflow["args"].get(k) for k in settings} == settings
-    again = SelectingController(**workflow["args"])
-    assert again.roster.loss_statistic is None
-    assert not list(tmp_path.rglob("cvrcore"))  # no copy of ours goes with the job
+    assert {k: workflow["args"][k] for k in PLAIN} == PLAIN
+    assert workflow["args"]["options"] == policy
+    again = Builder().build_component(workflow)
+    for name, group in {**GROUPED, **guards}.items():
+        assert getattr(again, name) == group, name
+    assert (again.start_round, again.num_rounds) == (2, 9)
+
+
+def test_a_job_of_defaults_names_no_option_objects(tmp_path):
+    workflow = exported(SelectingController("uniform", n_select=2), tmp_path)
+    assert workflow["args"] == {"selector": "uniform", "n_select": 2}
+
+
+def test_a_job_saved_by_an_earlier_version_still_loads():
+    """Its arguments are plain values, policy options in a mapping of their own."""
+    arguments = {**PLAIN, **SINGLE, "n_features": 20, "options": {"warmup": 3, "max_share": 1.25}}
+    path = "cvrcore.integrations.nvflare.SelectingController"
+    again = Builder().build_component({"path": path, "args": arguments})
+    for name, group in GROUPED.items():
+        assert getattr(again, name) == group, name
+    again.roster.watch({"weight": np.zeros((3, 10))})
+    again.roster.register({name: ClientInfo() for name in NAMES})
+    assert again.roster.selector.guards.max_share == 1.25
+    assert again.roster.selector.n_features == 20
 
 
 @pytest.mark.parametrize(
@@ -356,10 +442,10 @@ def test_a_job_keeps_every_argument(tmp_path):
         ({"selector": "unifrom"}, "name must be one of"),
         ({"selector": "uniform", "n_select": None}, "n_select must be given"),
         ({"selector": 3}, "selector must be a name or a Selector"),
-        ({"timeout": 0}, "timeout must be at least 1, got 0"),
+        ({"timeout": 0}, "timeout must be positive, got 0"),
         ({"enough": 1.5}, "enough must be at most 1, got 1.5"),
-        ({"grace": -1.0}, "grace must be at least 0, got -1"),
-        ({"wait": 0.0}, "wait must be positive, got 0"),
+        ({"grace": -1.0}, "grace must be at least 0 seconds, got -1"),
+        ({"wait": 0.0}, r"connect \(keyword: wait\) must be positive, got 0"),
         ({"num_rounds": 0}, "num_rounds must be at least 1, got 0"),
     ],
 )
@@ -368,7 +454,7 @@ def test_bad_arguments_are_named(settings, message):
         SelectingController(**{"selector": "uniform", "n_select": 2, **settings})
 
 
-def test_no_initial_model_is_said_before_anybody_is_asked():
+def test_no_initial_model_is_an_error_before_any_client_is_asked():
     controller = Controller("fedcvr-bolt", n_select=2, answer=honest)
     controller.start = FLModel(params={})
     with pytest.raises(ValueError, match="the persistor must give an initial model"):

@@ -159,12 +159,16 @@ def test_name_travels_in_a_job(tmp_path):
     assert again.features == "update"
 
 
-def test_documented_snippet_runs():
-    """docs/nvflare.md, its aggregator, as printed."""
+def test_documented_snippets_run():
+    """docs/nvflare.md, its job, options and aggregator, as printed."""
     text = (Path(__file__).parents[2] / "docs" / "nvflare.md").read_text()
-    _, snippet = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    names = {"SelectingController": SelectingController}
-    exec(snippet, names)
+    job, options, aggregation = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names = {}
+    exec(job, names)
+    exec(options, names)
+    assert names["controller"].waiting.grace == 5
+    assert names["controller"].guards.max_share == 1.25
+    exec(aggregation, names)
     assert names["controller"].roster.aggregator.name == "memory"
 
 

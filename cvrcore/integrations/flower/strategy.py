@@ -1,0 +1,290 @@
+"""Flower's Message API: any strategy in, the same strategy with selected clients out."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from ...aggregators import Aggregator
+from ...features import FeatureMap
+from ...selectors.base import Selector
+from ...selectors.guards import Guards
+from ...state import load_state, save_state
+from ...validation import check_choice
+from ..options import REPORTS, WAITING, Reports, Waiting, adapter_keywords, take_group
+from ..roster import NoEligibleClientError, Reply, Roster, Round
+from .client import RECORD, write_features
+from .grid import GridView, TimedGrid, sampling
+from .nodes import Identity, Nodes
+from .probe import PROBES, ask_losses, probe_content
+from .replies import (
+    addressed,
+    arrays_of,
+    check_mergeable,
+    read_training_reply,
+    replace_arrays,
+    sort_replies,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class SelectingStrategy(Strategy):
+    """Any Flower strategy, with clients selected by cvrcore.
+
+    The wrapped strategy configures messages and aggregates replies as before; its own
+    sampling of training nodes is not used. Errors, timeouts and invalid replies are reported
+    to the policy as failed, and the round continues with the other replies.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        FedAvg, FedProx, FedAdam ..., of ``flwr.serverapp.strategy`` or your own.
+    selector : str or Selector
+        A policy of cvrcore by name, or a ready selector.
+    n_select : int, optional
+        Clients per round; required with a name.
+    seed : int, optional
+        Seed of the policy; the same seed gives the same selections in every run.
+    n_clients : int, optional
+        Nodes to wait for before the first round. Default: until their number has settled.
+    clients : mapping, optional
+        Number of training samples of clients known beforehand, by id. Others are asked.
+    identity : {"query", "name", "key", "node-id"} or callable
+        What identifies a client permanently. ``"query"``: the id that the client states, by
+        default its ``partition-id``, see `client.selectable`. In a deployment the ``"name"``
+        or the public ``"key"`` that the SuperLink has verified; or a function of ``NodeInfo``.
+    features : FeatureMap or "update", optional
+        What the policy watches of a model. Default: the last layer; with "update" its change
+        by the client.
+    private : bool
+        Whether clients send the watched coordinates (`client.Reveal`). The server then never
+        reads them from updates, which secure aggregation may mask.
+    aggregator : str or Aggregator, optional
+        An aggregator of cvrcore, by name or ready. The strategy then gets the aggregated model
+        in place of each client's model, with the client's own metrics: its mean is our model,
+        and FedAdam takes its step from it. Default: the strategy aggregates.
+    guards : Guards, optional
+        Limits on hostile and broken clients.
+    reports : Reports
+        What clients report beside their models, and by which names.
+    waiting : Waiting
+        How long the server waits for clients.
+    checkpoint : path, optional
+        Where to save the state of selector and aggregator after each round; ``{round}`` is
+        replaced by the number of rounds.
+    restore : path, optional
+        A state to continue from.
+    **options
+        Further arguments of the policy, among them ``n_features``: watch only that many
+        coordinates of the last layer, drawn with `seed`. Fields of `Reports`, `Waiting` and
+        `Guards` are accepted as single keywords too.
+
+    Examples
+    --------
+    ::
+
+        strategy = SelectingStrategy(FedAvg(), "fedcvr-bolt", n_select=10, seed=0)
+        result = strategy.start(grid, initial_arrays, num_rounds=100)
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        selector: str | Selector = "fedcvr-bolt",
+        *,
+        n_select: int | None = None,
+        seed: int | np.random.SeedSequence | None = None,
+        n_clients: int | None = None,
+        clients: Mapping[Any, float] | None = None,
+        identity: Identity = "query",
+        features: FeatureMap | str | None = None,
+        private: bool = False,
+        aggregator: str | Aggregator | None = None,
+        guards: Guards | None = None,
+        reports: Reports = REPORTS,
+        waiting: Waiting = WAITING,
+        checkpoint: str | os.PathLike[str] | None = None,
+        restore: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> None:
+        if not isinstance(strategy, Strategy):
+            raise TypeError(
+                "strategy must be a strategy of flwr.serverapp.strategy (for a legacy one see "
+                f"LegacySelectingStrategy), got {type(strategy).__name__}"
+            )
+        self.strategy = strategy
+        self.reports = take_group("reports", reports, REPORTS, options)
+        self.waiting = take_group("waiting", waiting, WAITING, options)
+        self.roster = Roster(
+            selector,
+            n_select=n_select,
+            seed=seed,
+            features=features,
+            n_features=options.pop("n_features", None),
+            options=options,
+            aggregator=aggregator,
+            guards=guards,
+            keywords=adapter_keywords(SelectingStrategy, REPORTS, WAITING),
+        )
+        if self.roster.aggregator is not None:
+            check_mergeable(strategy, private=private, same_shape=self.reports.same_shape)
+        check_choice(self.reports.probe or "query", "probe", PROBES)
+        self._nodes = Nodes(identity, n_clients, clients, self.waiting)
+        self._private = private
+        self._checkpoint = None if checkpoint is None else os.fspath(checkpoint)
+        self._current = self.waiting  # with the timeout of `start`
+        self._asked: dict[int, Any] = {}  # client of each node that trains in this round
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._sent: dict[str, Any] | None = None  # the model of this round, where it is needed
+        self._timed: TimedGrid | None = None
+        if restore is not None:
+            self.load(restore)
+
+    @property
+    def rounds(self) -> list[Round]:
+        """The record of each round: clients available, selected, reported and failed."""
+        return self.roster.rounds
+
+    # -- Flower's methods ---------------------------------------------------------
+
+    def start(  # type: ignore[override, unused-ignore]
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the rounds: Flower's own loop, on a grid that obeys `waiting`."""
+        self._current = self.waiting.at_most(timeout)
+        self._timed = TimedGrid(grid, self._current)
+        try:
+            return super().start(
+                self._timed,
+                initial_arrays,
+                num_rounds,
+                timeout,
+                train_config,
+                evaluate_config,
+                evaluate_fn,
+            )
+        finally:
+            self._timed = None
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Select clients, and let the strategy write the messages to them."""
+        self._asked = {}
+        self._shapes = {name: tuple(array.shape) for name, array in arrays.items()}
+        if self.roster.watches and self.roster.features is None:
+            self.roster.watch(arrays_of(arrays))
+        self._sent = arrays_of(arrays) if self.roster.needs_sent else None
+        present = self._nodes.register(grid, self.roster)
+
+        def ask(clients: list[Any]) -> dict[Any, float]:
+            nodes = {present[client]: client for client in clients}
+            content = probe_content(self.strategy, server_round, arrays, config)
+            return ask_losses(grid, nodes, content, self.reports, self._current)
+
+        try:
+            selected = self.roster.select(present, ask)
+        except NoEligibleClientError as error:
+            logger.warning("round %d is skipped: %s", server_round, error)
+            return []
+        nodes = [present[client] for client in selected]
+        with sampling(self.strategy, len(nodes), fraction_train=1.0):
+            written = self.strategy.configure_train(
+                server_round, arrays, config, GridView(grid, nodes)
+            )
+            messages = addressed(list(written), nodes)
+        for message in messages:
+            self._instruct(message.content)
+        self._asked = dict(zip(nodes, selected, strict=True))
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Report the replies to the policy; aggregate them, or let the strategy do it."""
+        if not self._asked:
+            return self.strategy.aggregate_train(server_round, [])
+        slot = self.roster.ids.slot
+        messages, read, failed = sort_replies(replies, self._asked, self._read, slot)
+        used = self.roster.report(read, failed, self._sent)
+        self._asked = {}
+        # In the order of slots: replies come in any order, and float sums depend on it.
+        good = [messages[client] for client in used]
+        if good and self._sent is not None and self.roster.aggregator is not None:
+            replace_arrays(good, self.roster.merge(self._sent, read))
+        if self._checkpoint is not None:
+            assert self.roster.selector is not None
+            self.save(self._checkpoint.format(round=self.roster.selector.round))
+        return self.strategy.aggregate_train(server_round, good)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Let the strategy sample the connected nodes; it does not wait for others."""
+        nodes = sorted(set(grid.get_node_ids()))
+        if not nodes:
+            return []
+        with sampling(self.strategy, len(nodes)):
+            return self.strategy.configure_evaluate(
+                server_round, arrays, config, GridView(grid, nodes)
+            )
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Let the strategy aggregate."""
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """Log the policy, then the strategy's own summary."""
+        logger.info("selection by %r", self.roster.selector or self.roster)
+        self.strategy.summary()
+
+    # -- state ------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write selector, aggregator, ids and watched coordinates to one ``.npz``, atomically."""
+        save_state(path, self.roster.state_dict())
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Continue from what `save` wrote."""
+        self.roster.load_state_dict(load_state(path))
+
+    # -- parts ------------------------------------------------------------------
+
+    def _instruct(self, content: RecordDict) -> None:
+        """Write into a message what the reply must hold for the policy."""
+        wanted: dict[str, Any] = {}
+        if self.roster.loss_statistic is not None:
+            wanted["loss"] = self.roster.loss_statistic
+        if self._private and self.roster.features is not None:
+            wanted["features"] = write_features(self.roster.features)
+        if wanted:
+            content[RECORD] = ConfigRecord(wanted)
+
+    def _read(self, message: Message) -> Reply:
+        """Return what a training reply holds; an error says why it is invalid."""
+        seconds = self._timed.seconds if self._timed else {}
+        return read_training_reply(
+            message,
+            self._shapes,
+            self.reports,
+            weight_key=getattr(self.strategy, "weighted_by_key", None),
+            seconds=seconds.get(message.metadata.src_node_id),
+            private=self._private and self.roster.watches,
+        )

@@ -1,0 +1,299 @@
+"""NVFlare controller: the persistor's model in, rounds of FedAvg with selected clients out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.app_event_type import AppEventType
+
+from ...aggregators import Aggregator
+from ...features import FeatureMap
+from ...selectors.base import Selector
+from ...selectors.guards import Guards
+from ...state import load_state, save_state
+from ...validation import check_count
+from ..backoff import Backoff
+from ..options import (
+    REPORTS,
+    WAITING,
+    Reports,
+    Waiting,
+    adapter_keywords,
+    join_options,
+    take_group,
+)
+from ..roster import ClientInfo, NoEligibleClientError, Reply, Roster, Round
+from .results import check_initial, read_introduction, read_loss, read_training_result
+from .tasks import WORKFLOW, TaskController, Workflow
+
+#: Names the loss that the policy needs of each client, in the ``meta`` of the model sent.
+LOSS_STATISTIC = "loss_statistic"
+
+
+class SelectingController(TaskController):
+    """FedAvg on NVFlare, with clients selected by cvrcore.
+
+    Clients answer ``train`` tasks as before. Errors, timeouts and invalid results are reported
+    to the policy as failed, and the round continues with the other results. In a `FedJob`, call
+    ``job.set_app_packages(["cvrcore"])``, or NVFlare sends a copy of these files with the job.
+
+    Parameters
+    ----------
+    selector : str or Selector
+        A policy of cvrcore by name, or a ready selector; a ready one cannot be written to the
+        JSON of a job, so build it in a subclass.
+    n_select : int, optional
+        Clients per round; required with a name.
+    seed : int, optional
+        Seed of the policy; the same seed gives the same selections in every run.
+    num_rounds : int
+        Rounds to run.
+    n_clients : int, optional
+        Clients to wait for before the first round. Default: one.
+    clients : mapping, optional
+        Number of training samples of clients known beforehand, by name. Others count as 1, or
+        are asked, see `introduce`.
+    introduce : str, optional
+        A task, such as ``"validate"``, sent to clients that connect for the first time; the
+        ``meta`` of the result says ``n_samples`` and, for policies that need them,
+        ``label_counts``. A client that does not is asked again 1, 2, 4, ... rounds later.
+    features : FeatureMap or "update", optional
+        What the policy watches of a model. Default: the last layer; with "update" its change
+        by the client. A FeatureMap is, like a ready selector, for subclasses.
+    aggregator : str, Aggregator or ModelAggregator, optional
+        An aggregator of cvrcore, by name or, in a subclass, ready; or one of NVFlare. Default:
+        `BaseFedAvg.aggregate_fn`, the mean weighted by steps. With cvrcore's aggregators,
+        metrics are still averaged by that.
+    guards : Guards, optional
+        Limits on hostile and broken clients.
+    reports : Reports
+        What clients report beside their models, and by which names.
+    waiting : Waiting
+        How long the server waits for clients.
+    workflow : Workflow
+        Names of task and persistor, first round, polling.
+    checkpoint : path, optional
+        Where to save the state of selector and aggregator after each round, in the folder of
+        the job unless absolute; ``{round}`` is replaced by the number of rounds.
+    restore : path, optional
+        A state to continue from.
+    record : path, optional
+        JSON lines with the clients available, selected, reported and failed in each round, in
+        the folder of the job.
+    options : mapping, optional
+        Further arguments of the policy, among them ``n_features``: watch only that many
+        coordinates of the last layer, drawn with `seed`.
+    **settings
+        The same arguments of the policy as single keywords. Fields of `Reports`, `Waiting`,
+        `Workflow` and `Guards` are accepted as single keywords too.
+
+    Examples
+    --------
+    ::
+
+        job = FedJob("digits", min_clients=8)
+        job.set_app_packages(["cvrcore"])
+        job.to_server(SelectingController("fedcvr-bolt", n_select=3, seed=0, num_rounds=20))
+    """
+
+    def __init__(
+        self,
+        selector: str | Selector = "fedcvr-bolt",
+        n_select: int | None = None,
+        seed: int | None = None,
+        num_rounds: int = 5,
+        n_clients: int | None = None,
+        clients: Mapping[str, float] | None = None,
+        introduce: str | None = None,
+        features: FeatureMap | str | None = None,
+        *,
+        aggregator: Any = None,
+        guards: Guards | None = None,
+        reports: Reports = REPORTS,
+        waiting: Waiting = WAITING,
+        workflow: Workflow = WORKFLOW,
+        checkpoint: str | None = None,
+        restore: str | None = None,
+        record: str | None = "selection.jsonl",
+        options: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            num_rounds,
+            take_group("waiting", waiting, WAITING, settings),
+            take_group("workflow", workflow, WORKFLOW, settings),
+        )
+        # Every argument under its own name: a FedJob reads arguments from the attributes.
+        self.reports = take_group("reports", reports, REPORTS, settings)
+        self.selector, self.n_select, self.seed = selector, n_select, seed
+        self.n_clients = None if n_clients is None else check_count(n_clients, "n_clients")
+        self.clients, self.introduce, self.features = clients, introduce, features
+        self.aggregator, self.guards = aggregator, guards
+        self.checkpoint, self.restore, self.record = checkpoint, restore, record
+        self.options = join_options(options, settings)
+        policy_options = dict(self.options or {})
+        self.roster = Roster(
+            selector,
+            n_select=n_select,
+            seed=seed,
+            features=features,
+            n_features=policy_options.pop("n_features", None),
+            options=policy_options,
+            aggregator=aggregator if isinstance(aggregator, (str, Aggregator)) else None,
+            guards=guards,
+            keywords=adapter_keywords(SelectingController, REPORTS, WAITING, WORKFLOW),
+        )
+        self._retries = Backoff()
+
+    @property
+    def rounds(self) -> list[Round]:
+        """The record of each round: clients available, selected, reported and failed."""
+        return self.roster.rounds
+
+    def run(self) -> None:
+        """Run the rounds; NVFlare calls it."""
+        if self.restore is not None:
+            self.roster.load_state_dict(load_state(self._path(self.restore)))
+        model = self.load_model()
+        if model is None:  # NVFlare has ended the job, and logged why
+            return
+        model.start_round, model.total_rounds = self.start_round, self.num_rounds
+        if self.roster.aggregator is not None:
+            check_initial(model, self.roster.aggregator)
+        if self.roster.watches:
+            if not model.params:
+                raise ValueError(
+                    "the persistor must give an initial model to a policy that watches models, "
+                    f"{self.selector!r}; got none"
+                )
+            self.roster.watch(model.params)
+        if self.clients:
+            self.roster.register({n: ClientInfo(float(size)) for n, size in self.clients.items()})
+        self._await_clients(self.n_clients or 1)
+        for t in range(self.start_round, self.start_round + self.num_rounds):
+            if self.abort_signal.triggered:
+                return
+            self.current_round = t
+            model.current_round = self.current_round
+            self.event(AppEventType.ROUND_STARTED)
+            model = self._round(model)
+            self.event(AppEventType.ROUND_DONE)
+        self.info(f"Finished {self.num_rounds} rounds.")
+
+    # -- one round --------------------------------------------------------------
+
+    def _round(self, model: FLModel) -> FLModel:
+        """Select clients, let them train, report to the policy, aggregate."""
+        present = self._register(model)
+        try:
+            selected = self.roster.select(present, lambda names: self._losses(model, names))
+        except NoEligibleClientError as error:
+            self.warning(f"Round {self.current_round} is skipped: {error}")
+            self._pause()
+            return model
+        self.info(f"Round {self.current_round}: {selected} of {len(present)} clients")
+        statistic = self.roster.loss_statistic
+        meta = {LOSS_STATISTIC: statistic} if statistic else {}
+        began = time.monotonic()
+        results = self._send_task(self.workflow.task, model, selected, meta)
+        replies: dict[str, Reply] = {}
+        failed = dict(self._errors)
+        for name, result in results.items():
+            try:
+                seconds = self._arrivals[name] - began
+                replies[name] = read_training_result(model, result, self.reports, seconds)
+            except Exception as error:  # no content of a result may end the run
+                failed[name] = str(error) or repr(error)
+        used = self.roster.report(replies, failed, model.params or None)
+        # In the order of slots: results come in any order, and float sums depend on it.
+        if used:
+            good = [results[name] for name in used]
+            merged = self.aggregate(good, aggregate_fn=self._aggregate_fn(model, replies))
+            model = self.update_model(model, merged)
+            if self.persistor:
+                self.save_model(model)
+        self._write()
+        return model
+
+    def _aggregate_fn(
+        self, model: FLModel, replies: Mapping[str, Reply]
+    ) -> Callable[[list[FLModel]], FLModel] | None:
+        """Return the function from a round's results to one; None: NVFlare's own mean."""
+        if self.roster.aggregator is None:
+            return self._aggregate_theirs if self.aggregator else None
+
+        def aggregate(results: list[FLModel]) -> FLModel:
+            params = self.roster.merge(model.params, replies)
+            merged: FLModel = self.aggregate_fn(results)  # for its metrics and meta
+            merged.params, merged.params_type = params, ParamsType.FULL
+            return merged
+
+        return aggregate
+
+    def _aggregate_theirs(self, results: list[FLModel]) -> FLModel:
+        """Aggregate by an aggregator of NVFlare."""
+        self.aggregator.reset_stats()
+        for result in results:
+            self.aggregator.accept_model(result)
+        merged: FLModel = self.aggregator.aggregate_model()
+        return merged
+
+    # -- clients ----------------------------------------------------------------
+
+    def _register(self, model: FLModel) -> list[str]:
+        """Return the connected clients, after new ones were registered."""
+        present = self._connected()
+        new = sorted(name for name in present if name not in self.roster.ids)
+        if self.introduce is not None:
+            due = [name for name in new if self._retries.due(name, self.current_round)]
+            if due:
+                self.roster.register(self._introductions(self.introduce, model, due))
+        elif new:
+            self.roster.register({name: ClientInfo() for name in new})
+        return present
+
+    def _introductions(self, task: str, model: FLModel, names: list[str]) -> dict[str, ClientInfo]:
+        """Ask new clients for their number of samples; the silent are asked again later."""
+        found = {}
+        results = self._send_task(task, model, names, {"introduce": True}, self.waiting.connect)
+        for name, result in results.items():
+            try:
+                found[name] = read_introduction(result)
+            except (KeyError, TypeError, ValueError) as error:
+                self.warning(f"Client {name} did not introduce itself: {error!r}")
+        for name in sorted(set(names) - set(found)):
+            delay = self._retries.delay(name, self.current_round)
+            why = self._errors.get(name, "no answer in time, or an invalid one")
+            self.warning(
+                f"Client {name} is left out until it introduces itself, asked again in {delay} "
+                f"rounds: {why}"
+            )
+        return found
+
+    def _losses(self, model: FLModel, names: list[str]) -> dict[str, float]:
+        """Return the current loss of each client that answers in time."""
+        task, key = self.reports.probe or "validate", self.reports.probe_key or "loss"
+        losses = {}
+        for name, result in self._send_task(task, model, names, {LOSS_STATISTIC: "mean"}).items():
+            try:
+                losses[name] = read_loss(result, key)
+            except (KeyError, TypeError, ValueError) as error:
+                self.warning(f"Client {name} gave no loss: {error!r}")
+        return losses
+
+    # -- state ------------------------------------------------------------------
+
+    def _write(self) -> None:
+        """Save the state and the record of the round, where a path was given."""
+        assert self.roster.selector is not None
+        if self.checkpoint is not None:
+            name = self.checkpoint.format(round=self.roster.selector.round)
+            save_state(self._path(name, make_folder=True), self.roster.state_dict())
+        if self.record is not None:
+            line = {"round": self.current_round, **self.rounds[-1].plain()}
+            with open(self._path(self.record, make_folder=True), "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")

@@ -1,0 +1,1 @@
+"""What every part of the core runs on: threads, memory, sizes, the plan of a selector."""

@@ -1,0 +1,232 @@
+"""State of `CoalitionSelector`: its plan, checks, growth, and what a file holds of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..clustering.partitions import Partition
+from ..covariance.estimator import Estimator
+from ..runtime.memory import UNLIMITED
+from ..runtime.plan import Plan, make_plan
+from ..runtime.threads import serialised
+from ..validation import (
+    Float,
+    Ids,
+    check_count,
+    check_labels,
+    check_matrix,
+    check_number,
+    check_vector,
+)
+from .base import Selector
+from .guards import Guards
+from .options import Rule, Solver
+
+
+def largest_entry(n_clients: int, n_features: int) -> float:
+    """Return the largest entry whose squares float32 can sum over clients or coordinates."""
+    return float(np.sqrt(np.finfo(np.float32).max)) / max(n_clients, n_features)
+
+
+class CoalitionState(Selector):
+    """The arrays that FedCVR-Bolt keeps between rounds."""
+
+    n_features: int
+    dtype: np.dtype[Any]
+    warmup: int
+    preset: str
+    predictor: str
+    rule: Rule
+    solver: Solver
+    _plan: Plan
+    _largest: float  # entry of a row that is accepted
+    _initial: Float  # row of clients that have not been seen
+    _rows: Float  # last observed row of each client, (n_clients, n_features)
+    _estimator: Estimator
+    _partition: Partition
+    _labels: Ids | None  # the present coalitions
+    _age: int  # main rounds since they were made
+
+    # -- reading ----------------------------------------------------------------
+
+    @property
+    @serialised
+    def rows(self) -> Float:
+        """Return a copy of the last observed coordinates of each client, (K, D)."""
+        return self._rows.copy()
+
+    @property
+    @serialised
+    def scores(self) -> Float:
+        """Return a copy of the variance reduction v of each client, Eq. (9)."""
+        return self._estimator.scores.copy()
+
+    @property
+    @serialised
+    def updates(self) -> int:
+        """Return how many main rounds have reached the covariance."""
+        return self._estimator.updates
+
+    @property
+    @serialised
+    def dropped(self) -> float:
+        """Return the share of the covariance's weight that its window has overwritten."""
+        store = self._estimator.store
+        return 0.0 if store is None else store.log.dropped
+
+    @property
+    def kernel(self) -> str:
+        """Return the kernel of the influence."""
+        return self.rule.kernel
+
+    @property
+    def gamma(self) -> float | str:
+        """Return gamma of that kernel."""
+        return self.rule.gamma
+
+    @property
+    def recluster_every(self) -> int:
+        """Return, or set between rounds, for how many main rounds coalitions are kept."""
+        return self.solver.recluster_every
+
+    @recluster_every.setter
+    def recluster_every(self, rounds: int) -> None:
+        self.solver = dataclasses.replace(self.solver, recluster_every=rounds)
+
+    def plan(self) -> Plan:
+        """Return the methods that this selector uses, their memory and their work."""
+        return self._plan
+
+    @serialised
+    def covariance(self) -> Float:
+        """Return C as a dense array (D, K, K): large; for inspection and tests."""
+        if self._estimator.store is None:
+            raise ValueError("covariance is not stored: pass store='dense' or 'factored'")
+        return self._estimator.store.dense()
+
+    @classmethod
+    def option_names(cls) -> list[str]:
+        """Return the keywords of the constructor, fields of its options objects included."""
+        import inspect
+
+        named = [name for name in inspect.signature(cls).parameters if name != "options"]
+        kinds = (Rule, Solver, Guards)
+        return named + [field.name for kind in kinds for field in dataclasses.fields(kind)]
+
+    # -- plan and checks ----------------------------------------------------------
+
+    def _make_plan(self, n_clients: int, solver: Solver) -> Plan:
+        return make_plan(
+            n_clients,
+            self.n_features,
+            self.n_select,
+            dtype=self.dtype.name,
+            predictor=self.predictor,
+            store=solver.store,
+            window=solver.window,
+            clustering=solver.clustering,
+            eigensolver=solver.eigensolver,
+            n_landmarks=solver.n_landmarks,
+            landmarks=solver.landmarks,
+            recluster_every=solver.recluster_every,
+            memory_limit=solver.memory_limit,
+        )
+
+    def _decided(self) -> dict[str, Any]:
+        """Return what the plan decided, so that it need not be decided again."""
+        plan = self._plan
+        return {
+            "store": plan.store,
+            "window": plan.window,
+            "clustering": "auto" if plan.clustering == "plane" else plan.clustering,
+            "n_landmarks": max(plan.n_landmarks, self.n_select),
+        }
+
+    # -- checks, growth and state -----------------------------------------------
+
+    def _initial_rows(self, initial: ArrayLike | None) -> tuple[Float, Float]:
+        """Return the row of clients that join later, and the rows of all clients."""
+        shape = (self.n_clients, self.n_features)
+        if initial is None:
+            return np.zeros(self.n_features, self.dtype), np.zeros(shape, self.dtype)
+        if np.ndim(initial) == 2:
+            rows = check_matrix(initial, "initial", shape, self.dtype, self._largest).copy()
+            return rows.mean(axis=0), rows
+        rule = (self.n_features, self.dtype, self._largest)
+        row = check_vector(initial, "initial", *rule).copy()
+        return row, np.tile(row, (self.n_clients, 1))
+
+    def _grow(self, n_clients: int, added: Float) -> None:
+        plan = self._make_plan(n_clients, dataclasses.replace(self.solver, **self._decided()))
+        rows = np.concatenate([self._rows, np.tile(self._initial, (added.size, 1))])
+        self._estimator.grow(n_clients, float(self.weights.sum()), float(added.sum()))
+        self._partition.reset(n_clients)
+        self._rows, self._plan, self._labels = rows, plan, None
+        self._largest = largest_entry(n_clients, self.n_features)
+
+    def _config(self) -> dict[str, Any]:
+        rule, solver = self.rule, self.solver
+        config: dict[str, Any] = {
+            "n_features": self.n_features,
+            "warmup": self.warmup,
+            "preset": self.preset,
+            "predictor": self.predictor,
+            "kernel": rule.kernel,
+            "gamma": rule.gamma,
+            "temperature": rule.temperature,
+            "score": rule.score,
+            "within": rule.within,
+            "rate": rule.rate,
+        }
+        # Left out while they are the paper's: older versions read such a state too.
+        if rule.n_coalitions is not None:
+            counted = isinstance(rule.n_coalitions, str)
+            config["n_coalitions"] = (
+                rule.n_coalitions if counted else min(int(rule.n_coalitions), self.n_select)
+            )
+        if rule.places != "even":
+            config["places"] = rule.places
+        if solver.eigensolver != "auto":
+            config["eigensolver"] = solver.eigensolver
+        return {
+            **config,
+            **self._decided(),
+            "dtype": self.dtype.name,
+            "initial": self._initial.copy(),
+            "recluster_every": solver.recluster_every,
+            "landmarks": solver.landmarks,
+            # The plan's decisions hold wherever the state is loaded: see `_restore`.
+            "memory_limit": float(UNLIMITED),
+        }
+
+    def _learned(self) -> dict[str, Any]:
+        return {
+            "rows": self._rows.copy(),
+            "labels": None if self._labels is None else self._labels.copy(),
+            "age": self._age,
+            "memory_limit": self.solver.memory_limit,
+            **self._estimator.state(),
+            **self._partition.state(),
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to copy a selector whose last `observe` was interrupted."""
+        with self._lock:
+            self._estimator.check_whole()
+            return super().__getstate__()
+
+    def _restore(self, learned: dict[str, Any]) -> None:
+        rows = check_matrix(learned["rows"], "rows", self._rows.shape, self.dtype)
+        self._rows = rows.copy()
+        self._estimator.restore(learned)
+        self._partition.restore(learned)
+        self._age = check_count(learned["age"], "age", minimum=0)
+        if learned["labels"] is not None:
+            self._labels = check_labels(learned["labels"], self.n_clients, "labels").copy()
+        limit = learned.get("memory_limit")
+        limit = None if limit is None else check_number(limit, "memory_limit", above=0)
+        self.solver = dataclasses.replace(self.solver, memory_limit=limit)

@@ -1,0 +1,146 @@
+"""State of a policy: a selector in, a plain dict or an ``.npz`` file out, and back."""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from ..runtime.threads import serialised
+from ..selection import Selection
+from ..validation import Float, Ids, check_count, check_ids, check_labels
+from .guards import Gate, Guards
+
+#: 1: without guards; 2: with guards. A state is written in the lowest format that can hold it.
+FORMATS = (1, 2)
+
+
+class Saved:
+    """The part of `Selector` that saves and restores."""
+
+    name: ClassVar[str]
+    n_clients: int
+    n_select: int
+    weights: Float
+    round: int
+    guards: Guards
+    _lock: threading.RLock
+    _rng: np.random.Generator
+    _pending: Selection | None
+    _probed: Ids | None
+    _gate: Gate | None
+
+    @serialised
+    def state_dict(self) -> dict[str, Any]:
+        """Return all state as arrays and plain values, the random stream included."""
+        guarded = self._gate is not None
+        state: dict[str, Any] = {
+            "format": FORMATS[guarded],
+            "policy": self.name,
+            "config": {
+                "n_clients": self.n_clients,
+                "n_select": self.n_select,
+                "weights": self.weights.copy(),
+                **self._config(),
+            },
+            "round": self.round,
+            "rng": self._rng.bit_generator.state,
+            "pending": None if self._pending is None else self._pending.plain(),
+            "probed": None if self._probed is None else self._probed.copy(),
+            "learned": self._learned(),
+        }
+        if self._gate is not None:
+            state["guards"] = self._gate.state()
+        return state
+
+    @serialised
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replace all state by the result of `state_dict`, taken from the same policy."""
+        restored = type(self).from_state_dict(state)
+        # Keep the lock, in one assignment: other threads may be waiting for it.
+        self.__dict__ = {**restored.__dict__, "_lock": self._lock}
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any]) -> Self:
+        """Build a selector from `state_dict`'s result."""
+        if not isinstance(state, dict) or "policy" not in state:
+            raise ValueError("state must be a dict made by state_dict()")
+        # Check the type first: an array compares element by element.
+        if not isinstance(state["policy"], str) or state["policy"] != cls.name:
+            raise ValueError(f"state must be of policy {cls.name!r}, got {state['policy']!r}")
+        if not isinstance(state.get("format"), int) or state["format"] not in FORMATS:
+            known = " or ".join(map(str, FORMATS))
+            raise ValueError(f"state must be of format {known}, got {state.get('format')!r}")
+        try:
+            restored = cls(**state["config"])
+            restored.round = check_count(state["round"], "round", minimum=0)
+            restored._rng.bit_generator.state = state["rng"]
+            if state["pending"] is not None:
+                restored._pending = _check_pending(state["pending"], restored.n_clients)
+            if state["probed"] is not None:
+                restored._probed = check_ids(state["probed"], "probed", restored.n_clients)
+            restored._restore(state["learned"])
+            if state["format"] == 2:
+                pending = restored._pending is not None
+                restored._gate = Gate.restored(state["guards"], restored.n_clients, pending)
+                restored.guards = restored._gate.guards
+        except ValueError:
+            raise
+        except Exception as error:  # a malformed state can raise nearly anything
+            raise ValueError(f"state is incomplete or malformed: {error!r}") from error
+        return restored
+
+    @serialised
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to one ``.npz`` file, atomically and without pickle."""
+        from ..state import save_state
+
+        save_state(path, self.state_dict())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a selector that `save` wrote; ``Selector.load`` reads every policy."""
+        from ..state import load_state
+        from . import policy_class
+
+        state = load_state(path)
+        if not hasattr(cls, "name"):  # a base class: the file names the policy
+            if not isinstance(state.get("policy"), str):
+                raise ValueError(f"{os.fspath(path)!r} must hold the state of a selector")
+            found: Self = policy_class(state["policy"]).from_state_dict(state)  # type: ignore[assignment]
+            return found
+        return cls.from_state_dict(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes without the lock: selectors can be copied and pickled."""
+        with self._lock:
+            return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the attributes with a new lock."""
+        self.__dict__.update(state, _lock=threading.RLock())
+
+    # -- overridden by policies --------------------------------------------------
+
+    def _config(self) -> dict[str, Any]:
+        """Return the policy's own constructor arguments, as plain values."""
+        return {}
+
+    def _learned(self) -> dict[str, Any]:
+        """Return the policy's own state, as arrays and plain values."""
+        return {}
+
+    def _restore(self, learned: dict[str, Any]) -> None:
+        """Restore the policy's own state from the result of `_learned`."""
+
+
+def _check_pending(stored: dict[str, Any], n_clients: int) -> Selection:
+    """Return a pending round from a saved state."""
+    pending = Selection(**copy.deepcopy(stored))
+    check_ids(pending.clients, "pending clients", n_clients)
+    if pending.coalitions is not None:
+        check_labels(pending.coalitions, n_clients, "pending coalitions")
+    return pending

@@ -1,0 +1,106 @@
+"""Settings of several methods in, runs over paired seeds, one table and one figure out."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ..config import RunConfig
+from ..history import History, Record
+from ..loop import run
+from ..store import write_json
+from .drawing import colours
+from .figures import draw_bands
+from .statistics import band, paired_difference, spreads
+from .table import Row, write_csv
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """The `histories` of several methods: for each method one per seed, in the same order."""
+
+    histories: Mapping[str, Sequence[History]]
+
+    def table(self) -> list[Row]:
+        """Return one row per method, as plain values.
+
+        ``final``, ``last_five`` and ``best`` are means over seeds, beside two standard
+        deviations (``_2std``, None for a single seed). ``gain`` is the mean paired
+        difference of ``last_five`` to the first method, ``gain_2se`` two standard errors of
+        it, ``gain_low`` and ``gain_high`` its interval by the rule of `statistics`.
+        ``rounds_to_target`` is the mean over the ``reached`` seeds that got there.
+        """
+        late = {
+            method: {i: history.last_five() for i, history in enumerate(histories)}
+            for method, histories in self.histories.items()
+        }
+        baseline = next(iter(late.values()))
+        rows = []
+        for method, histories in self.histories.items():
+            found = spreads(histories, 1.0, histories[0].config.target)
+            found["worst_decile"] = found["final_worst_decile"]
+            row: Row = {"method": method, "metric": histories[0].metric, "seeds": len(histories)}
+            for name in ("final", "last_five", "best", "worst_decile"):
+                row |= {name: found[name].mean, f"{name}_2std": found[name].two_std}
+            gain = paired_difference(late[method], baseline)
+            row |= {"gain": gain.mean, "gain_2se": gain.two_se}
+            row |= {"gain_low": gain.low, "gain_high": gain.high}
+            row["reached"] = found["rounds_to_target"].n
+            for name in ("rounds_to_target", "megabytes", "tv_mean", "seconds"):
+                row[name] = found[name].mean
+            rows.append(row)
+        return rows
+
+    def figure(self, path: str | os.PathLike[str]) -> None:
+        """Draw the metric by round, mean and a band of two standard deviations."""
+        first = next(iter(self.histories.values()))[0]
+        accuracy = first.metric == "accuracy"
+        scale = 100.0 if accuracy else 1.0
+        bands = {name: band(some, first.metric, scale) for name, some in self.histories.items()}
+        n_seeds = len(next(iter(self.histories.values())))
+        title = f"{first.config.data.dataset}, {n_seeds} seeds, band of 2 std"
+        reference = next(iter(bands))
+        figure = draw_bands(bands, colours(list(bands)), accuracy, reference=reference, title=title)
+        figure.savefig(path, dpi=150)
+
+    def write(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write ``table.csv``, ``table.json`` and ``curves.png``; return their paths."""
+        table, data, curves = (Path(folder) / f for f in ("table.csv", "table.json", "curves.png"))
+        rows = self.table()
+        write_csv(table, rows)
+        write_json(data, rows)
+        self.figure(curves)
+        return [table, data, curves]
+
+
+def compare(
+    configs: Mapping[str, RunConfig],
+    seeds: Sequence[int],
+    folder: str | os.PathLike[str] | None = None,
+    progress: bool | Callable[[Record], None] = False,
+) -> Comparison:
+    """Run each config with each seed.
+
+    Parameters
+    ----------
+    configs : dict
+        Settings by the name that tables show; their seed is replaced.
+    seeds : sequence of int
+        Each gives all methods the same data, first model and batch orders.
+    folder : path, optional
+        One sub-folder per run. Runs found there are continued, or read if finished.
+    progress : bool or callable
+        As in `fl.run`.
+    """
+    if not configs or not seeds:
+        raise ValueError("configs and seeds must not be empty")
+    histories: dict[str, list[History]] = {name: [] for name in configs}
+    for seed in seeds:
+        for name, config in configs.items():
+            place = None if folder is None else Path(folder) / f"{name}-seed{seed}"
+            histories[name].append(
+                run(config.replace(seed=seed), place, resume=True, progress=progress)
+            )
+    return Comparison(histories)

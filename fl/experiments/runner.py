@@ -1,0 +1,85 @@
+"""The name of an experiment in; its runs, ``experiment.json``, rows and figures out."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..settings import ConfigError, look_up
+from .definition import Request
+from .definitions import DRAWINGS, NAMES, TABLES, define
+from .figures import draw_curves
+from .manifest import Manifest
+from .measures import rows_of
+from .table import Row
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """One reproduced experiment: `path` of its manifest, `rows` of its table, its `figures`."""
+
+    name: str
+    path: Path
+    rows: Sequence[Row]
+    figures: Sequence[Path]
+
+
+def reproduce(
+    name: str,
+    request: Request,
+    out: str | os.PathLike[str],
+    progress: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
+) -> list[Outcome]:
+    """Run one of the experiments `NAMES`, or what is left of it; ``"all"`` gives several.
+
+    Parameters
+    ----------
+    name : str
+    request : Request
+    out : path
+        Folder of all experiments; complete runs found there are not run again.
+    progress : bool
+        Show the progress of each run.
+    tell : callable
+        Called with a line before each run.
+    """
+    look_up(name, {known: known for known in NAMES}, "experiment")
+    if name == "all" and request.methods:
+        raise ConfigError("methods must be left out of all: experiments differ in theirs")
+    names = (*TABLES, *DRAWINGS) if name == "all" else (name,)
+    return [_one(each, request, Path(out), progress, tell) for each in names]
+
+
+def _one(
+    name: str, request: Request, out: Path, progress: bool, tell: Callable[[str], None]
+) -> Outcome:
+    from ..loop import run  # needs torch; the names above do not
+
+    if name in ("regression", "theory", "variance") and request.dataset not in (None, name):
+        request = dataclasses.replace(request, dataset=None)  # `all` with a data set of images
+    experiment = define(name, request)
+    if experiment.metric == "accuracy" and request.dataset == "regression":
+        raise ConfigError(f"{name} compares accuracies, and regression has none")
+    manifest = Manifest(experiment, request, out)
+    manifest.check()
+    path = manifest.write()
+    label = " ".join([name, *["quick"] * request.quick])
+    # Seeds outermost: pairs are complete early.
+    for seed in range(experiment.first_seed, experiment.first_seed + experiment.seeds):
+        for cell in (cell for cell in experiment.cells if cell.wanted):
+            if not manifest.is_finished(cell, seed):
+                tell(f"{label}: {cell.row}, {cell.column}, seed {seed}")
+                config = cell.config.replace(seed=seed)
+                run(config, manifest.place(cell, seed), resume=True, progress=progress)
+                manifest.write()
+    try:
+        manifest.figures = (experiment.draw or draw_curves)(manifest.folder, request)
+    except ModuleNotFoundError:
+        if not experiment.baseline:  # only a figure; a table needs no matplotlib
+            raise
+    manifest.write()
+    figures = [manifest.folder / figure for figure in manifest.figures]
+    return Outcome(name, path, rows_of(manifest.folder), figures)
