@@ -1,1 +1,1 @@
-"""Benchmarks: every claim of speed has its file here."""
+"""Benchmarks of every claim about speed, memory and quality."""

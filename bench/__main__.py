@@ -1,7 +1,8 @@
-"""Run the benchmarks and print each number beside what it must reach.
+"""Run the benchmarks and print each number with its required value.
 
-``python -m bench`` is short; ``--full`` runs every part, draws figures and brings the tables
-of docs/performance.md up to date. Exits 1 when a number falls short of its "must".
+``python -m bench`` is short; ``--full`` runs every part, draws figures and updates the tables
+of docs/performance.md. With ``--check`` the exit status is 1 if a number misses its "must";
+without it, only if a part failed.
 """
 
 import argparse
@@ -10,13 +11,14 @@ import sys
 from bench import bench_scale, pages
 from bench.rows import ROOT, Found, host, load, print_comparison, print_rows, run_part, save
 
-PARTS = ("roofline", "clusterings", "published", "quality", "growth")
+PARTS = ("compiling", "roofline", "clusterings", "published", "quality", "growth")
 
 
 def run_short():
     found = Found()
     found.add(run_part("core"))
     found.add(bench_scale.run_case("short"))
+    found.add(run_part("compiling"))
     found.add(run_part("roofline", "--short"))
     return found
 
@@ -33,6 +35,7 @@ def run_full():
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--full", action="store_true", help="every part: about half an hour")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a must is missed")
     parser.add_argument("--json", help="save the rows here; default: bench/results/")
     parser.add_argument("--compare", metavar="OLD", help="a record to show the changes from")
     parser.add_argument(
@@ -71,7 +74,7 @@ def main(arguments=None):
     short = [row.name for row in found.rows if row.verdict == "short"]
     if short:
         print(f"\n{len(short)} short of what they must reach")
-    sys.exit(1 if short or found.failed else 0)
+    sys.exit(1 if found.failed or (short and options.check) else 0)
 
 
 if __name__ == "__main__":

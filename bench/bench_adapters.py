@@ -1,7 +1,7 @@
-"""What a server pays for a framework's ids: ``python -m bench.bench_adapters``.
+"""Cost of a framework's client ids on the server: ``python -m bench.bench_adapters``.
 
-Everything here is Python over ids in one thread, apart from the policy itself, which is
-uniform; seconds are of the processor, so that a busy machine tells the same.
+The measured code is single-threaded Python over ids, with the uniform policy. Times are CPU
+seconds, so that other processes on the host do not count.
 """
 
 import resource

@@ -1,6 +1,6 @@
-"""The server's round and its parts, beside the dense peer, in one run.
+"""The server's round and its parts, compared with the dense peer in one run.
 
-Ours is the mean over steady rounds: work that is put off must be paid for.
+Times of ours are means over steady rounds, so that deferred work counts.
 """
 
 import itertools
@@ -14,10 +14,10 @@ from threadpoolctl import threadpool_limits
 
 from bench.peers import DenseRound, inertia
 from bench.workloads import Models, Steady
-from cvrcore import _backend
-from cvrcore.affinity import Affinity
-from cvrcore.covariance import representatives
-from cvrcore.spectral import spectral_points
+from cvrcore.clustering.affinity import Affinity
+from cvrcore.clustering.eigensolver import spectral_points
+from cvrcore.covariance.pairs import representatives
+from cvrcore.kernels import dispatch
 
 SMALL, LARGE = (100, 300, 10), (1000, 300, 50)
 KINDS = ("planted", "flat")
@@ -26,7 +26,7 @@ THREADS = (1, 2)
 
 @pytest.fixture(scope="module", autouse=True)
 def warm_memory():
-    """Touch as much memory as the peer takes: a first touch is the host's cost, not ours."""
+    """Touch as much memory as the peer allocates: page faults of the host do not count."""
     np.ones(350_000_000)
 
 
@@ -40,7 +40,7 @@ def run_ours(benchmark, steady, rounds):
     ("turn", "kind", "who"), list(itertools.product(range(7), KINDS, ("ours", *THREADS)))
 )
 def test_small_round(benchmark, turn, kind, who):
-    """Ours and the peer in turn: a host that slows down slows both. Means over all turns count."""
+    """Alternate ours and the peer, so that a slow host slows both; means over turns count."""
     benchmark.group = f"round K=100 {kind}"
     if who == "ours":
         benchmark.name = "ours"
@@ -55,7 +55,7 @@ def test_small_round(benchmark, turn, kind, who):
     list(itertools.product(range(3), KINDS, ("40 main rounds in", "200 main rounds in", *THREADS))),
 )
 def test_large_round(benchmark, turn, kind, who):
-    """As above; each turn of ours begins anew, so that it is as far in as it says."""
+    """As above; each turn of ours starts a new selector at the named round."""
     benchmark.group = f"round K=1000 {kind}"
     if who in THREADS:
         benchmark.name = f"peer, {who} threads"
@@ -86,7 +86,7 @@ def run_peer(benchmark, kind, size, threads, rounds):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["K=100", "K=1000"])
 def test_clustering_is_as_good_as_the_peers(kind, size):
-    """Mean k-means inertia in one embedding, over steady rounds; planted groups recovered."""
+    """Compare mean k-means inertia in one embedding; planted groups must be recovered."""
     n_clients, _, n_select = size
     steady = Steady(kind, *size, n_rounds=10)
     peer = DenseRound(steady.models.initial[:, :3], steady.models.weights, n_select)
@@ -105,7 +105,7 @@ def test_clustering_is_as_good_as_the_peers(kind, size):
 
 
 def labelled(n_clients, n_select):
-    """Coalitions of equal size, and a representative drawn from each."""
+    """Return coalitions of equal size, and one representative of each."""
     labels = np.arange(n_clients) % n_select
     return labels, np.arange(n_select)
 
@@ -120,7 +120,7 @@ def test_covariance_step_ours(benchmark):
 
     def step():
         rate = 1.0 / (selector.updates + 2)
-        selector._estimator.step(selector._rows, labels, first, alpha, rate)()
+        selector._estimator.step(selector._rows, labels, first, alpha, rate)
 
     benchmark.pedantic(step, rounds=400, iterations=1)
 
@@ -138,12 +138,12 @@ def test_covariance_step_peer(benchmark, threads):
 
 
 def test_score_ours(benchmark):
-    """Score from what is kept, as the peer's is from C; their upkeep is in the step above."""
+    """Score from the stored moments, as the peer scores from C; the step above updates them."""
     benchmark.group = "score K=100"
     kept = Steady("planted", *SMALL, n_rounds=3).selector._estimator
     args = (kept.moment, kept.diagonal, kept.floor, kept.scores)
     benchmark.pedantic(
-        _backend.variance_reduction, args=args, rounds=300, iterations=5, warmup_rounds=3
+        dispatch.variance_reduction, args=args, rounds=300, iterations=5, warmup_rounds=3
     )
 
 
@@ -162,18 +162,23 @@ import cvrcore
 rows = np.random.default_rng(0).normal(size=(100, 300))
 cvrcore.CoalitionSelector(100, 300, 10, warmup=0, seed=0, initial=rows).select()
 """
-PROCESSES = {"numpy": "import numpy", "cvrcore": "import cvrcore", "first select": FIRST_SELECT}
+PROCESSES = {
+    "numpy": "import numpy",
+    "cvrcore": "import cvrcore",
+    "CoalitionSelector": "from cvrcore import CoalitionSelector",
+    "first select": FIRST_SELECT,
+}
 
 
 @pytest.mark.parametrize("what", PROCESSES)
 def test_fresh_process(benchmark, what, tmp_path):
-    """Seconds inside the process, interpreter start-up left out, byte-code in place."""
+    """Time inside the process, without interpreter start-up, byte-code already written."""
     benchmark.group = "fresh process"
     benchmark.name = what
     script = (
         f"import time; t = time.perf_counter()\n{PROCESSES[what]}\nprint(time.perf_counter() - t)"
     )
-    # As after pip install: the first process, not counted, writes the byte-code of all it loads.
+    # As after pip install: the first process, which does not count, writes the byte-code.
     cached = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
     command = [sys.executable, "-c", script]
     times = []

@@ -24,7 +24,7 @@ N_ROUNDS = 4
 
 
 def load():
-    """Real MNIST where its files are, else random pixels of the same number and shape."""
+    """Return real MNIST if its files are found, else random pixels of the same shape."""
     for folder in (os.environ.get("CVRCORE_DATA"), ROOT.parent / "shared" / "data"):
         if folder and any(Path(folder, "mnist").glob("train-images*")):
             return load_federation("mnist", data_dir=str(folder), download=False, seed=0)
@@ -119,8 +119,8 @@ def main():
     seconds = {name: [] for name in loops}
     accuracy = {}
     for t in (-1, *range(N_ROUNDS)):  # -1: warm up
-        for name, loop in loops.items():  # in turn, so that a busy machine slows all alike
-            # One thread each for what runs in this process; at these sizes two are slower.
+        for name, loop in loops.items():  # alternated: a busy host slows all loops alike
+            # One thread for loops in this process; at these sizes two threads are slower.
             torch.set_num_threads(1)
             began = time.perf_counter()
             accuracy[name] = loop.round(max(t, 0), draws[max(t, 0)])

@@ -1,9 +1,9 @@
-"""From a thousand clients to a million: time against what the host needs for the bare work.
+"""Time and memory from a thousand clients to a million, relative to the bare work on the host.
 
-``python -m bench.bench_scale --case NAME`` runs one case, a process of its own, so that its
-peak of memory is its own; without a case each runs in a process of its own, in turn. Ours is
-the mean over steady rounds. The bare work is timed in turns with them, on both threads, in
-another process that has memory of its own and rests meanwhile: a host may change its pace.
+``python -m bench.bench_scale --case NAME`` runs one case; without a case all run in turn, each
+in a separate process, so that peaks of memory are separate. Times of ours are means over
+steady rounds. They alternate with the bare work, which runs on two threads in another
+process: the speed of the host may drift.
 """
 
 import concurrent.futures
@@ -34,17 +34,17 @@ PART = "scale"
 
 
 class Drive:
-    """A selector and its federation, one round at a time; memory is counted over the inputs."""
+    """A selector and its federation, run round by round; inputs do not count as memory."""
 
     def __init__(self, kind, size, **options):
         n_clients, n_features, n_select = size
         self.federation = Federation(kind, n_clients, n_features, n_select)
         gc.collect()
-        self.before = memory_now()  # not the peak so far: what making inputs took is free again
+        self.before = memory_now()  # not the peak: temporaries of the inputs are free again
         self.selector = self.federation.selector(n_select, **options)
 
     def timed(self):
-        """Return seconds of a round, and of its select; models are drawn outside the clock."""
+        """Return seconds of a round, and of its select; drawing models is not timed."""
         began = time.perf_counter()
         picked = self.selector.select()
         select = time.perf_counter() - began
@@ -53,46 +53,36 @@ class Drive:
         self.selector.observe(picked.clients, models)
         return time.perf_counter() - began + select, select
 
-    def wait(self):
-        """Return seconds until what `observe` only began has ended."""
-        began = time.perf_counter()
-        _ = self.selector.updates
-        return time.perf_counter() - began
-
     def round(self):
-        """Return seconds of a round, all of it."""
-        return self.timed()[0] + self.wait()
+        """Return seconds of a round; drawing models is not timed."""
+        return self.timed()[0]
 
     def rounds(self, count, recluster=None):
-        """Return the mean of `count` rounds; `recluster`: every so many, from now on.
-
-        One follows the other at once, so that a round's learning goes on beside the next one's
-        clustering; whatever is left is waited for at the end, and counts.
-        """
+        """Return mean seconds of `count` rounds; `recluster` sets ``recluster_every``."""
         if recluster is not None:
             self.selector.recluster_every = recluster
         times = [self.timed()[0] for _ in range(count)]
-        return (sum(times) + self.wait()) / count if count else 0.0
+        return sum(times) / count if count else 0.0
 
     def extra(self):
-        """Return bytes at the peak beyond the inputs."""
+        """Return peak bytes without the inputs."""
         return peak_memory() - self.before
 
     def reserve(self, n_rounds):
-        """Take the memory of rounds to come, as the peer has all of its own from the start.
+        """Allocate the memory of future rounds: the peer allocates all of its own at the start.
 
         On virtual hosts the first touch of a page costs more than the round that touches it.
         """
         self.selector._estimator.store.reserve(n_rounds)
 
     def close(self):
-        """Give the selector's memory back before somebody else is timed."""
+        """Free the selector's memory before the next measurement."""
         del self.selector
         gc.collect()
 
 
 class Beside:
-    """Another process, for work whose memory should not count as ours."""
+    """A second process, for work whose memory must not count as ours."""
 
     def __init__(self):
         context = multiprocessing.get_context("spawn")
@@ -113,7 +103,7 @@ class Beside:
 
 @functools.lru_cache(maxsize=1)
 def steady_peer(kind, size):
-    """Return a round of the dense peer as a function, after one with each number of threads."""
+    """Return a round of the dense peer as a function, warmed up with one and two threads."""
     federation = Federation(kind, *size)
     peer = DenseRound(federation.initial.astype(np.float64), federation.weights, size[2])
 
@@ -137,22 +127,22 @@ def dense_peer(kind, size, n_rounds=1):
 
 
 def thousand(kind, must, size=(1000, 300, 50), long=200, n_rounds=8, n_turns=(4, 8)):
-    """K = 1,000 in float64: the core's aims, under the plan that takes the memory it likes.
+    """K = 1,000 in float64 without a memory limit: the core's aims.
 
-    So many rounds in each of so many turns, early on and late.
+    `n_rounds` rounds in each turn; `n_turns` early and late turns.
     """
     early_turns, late_turns = n_turns
-    gone_by = long // 5 + early_turns * (1 + n_rounds)
+    n_done = long // 5 + early_turns * (1 + n_rounds)
     drive = Drive(kind, size, dtype="float64")
-    drive.reserve(long + late_turns * (1 + n_rounds))  # to the last round that is timed
+    drive.reserve(long + late_turns * (1 + n_rounds))  # up to the last timed round
     with Beside() as beside:
         beside(dense_peer, kind, size)
 
         def timed(n_turns):
-            """Return seconds of ours and of the peer, which takes one thread or two."""
+            """Return seconds of ours, and of the peer with one thread or two, the faster."""
             turns = []
             for _ in range(n_turns):
-                drive.rounds(1)  # finds the caches full of what the peer has left there
+                drive.rounds(1)  # not timed: the peer has replaced the contents of the caches
                 ours = drive.rounds(n_rounds)
                 turns.append((ours, *beside(dense_peer, kind, size)))
             ours, *theirs = np.mean(turns, axis=0)
@@ -160,7 +150,7 @@ def thousand(kind, must, size=(1000, 300, 50), long=200, n_rounds=8, n_turns=(4,
 
         drive.rounds(long // 5)
         early, peer_early = timed(early_turns)
-        drive.rounds(long - gone_by)
+        drive.rounds(long - n_done)
         late, peer_late = timed(late_turns)
     name = f"K={size[0]:,}, {kind}"
     note = f"peer {1e3 * peer_early:.4g} and {1e3 * peer_late:.4g} ms"
@@ -182,7 +172,7 @@ def thousand(kind, must, size=(1000, 300, 50), long=200, n_rounds=8, n_turns=(4,
 
 
 def thousand_small(size=(1000, 300, 50), long=200, n_timed=32, limit=8e8):
-    """K = 1,000 under a third of a dense float64 C: less memory, a little more time."""
+    """K = 1,000 in at most a third of the memory of a dense float64 C."""
     drive = Drive("planted", size, dtype="float64", memory_limit=limit)
     drive.rounds(long)
     late = drive.rounds(n_timed)
@@ -208,7 +198,7 @@ def ten_products(n_clients, n_select):
 
 
 def ten_thousand(kind, must, size=(10_000, 300, 100), long=200, n_timed=6, limit=5e9):
-    """K = 10,000 exact in float32; rounds between the timed ones keep their coalitions."""
+    """K = 10,000 exact in float32; most rounds that are not timed keep their coalitions."""
     n_clients, _, n_select = size
     drive = Drive(kind, size, clustering="exact", memory_limit=limit)
     drive.rounds(4, recluster=1)
@@ -246,14 +236,14 @@ def ten_thousand(kind, must, size=(10_000, 300, 100), long=200, n_timed=6, limit
 
 
 def bytes_touched(n_clients, n_features, n_residuals, itemsize=4):
-    """Return what a round without re-clustering must read, and what it must update in place.
+    """Return bytes that a round without re-clustering must read, and must update in place.
 
-    Reads, of K x D each: the residuals kept (every client's, for C_kj), its row and its
-    diagonal for the prediction, and once more the new residual, since the moments need its
-    sum over all clients first. Updates (read and written): `C alpha` and `diag C`. Written:
-    the new residual, over one that was read just before. Then vectors of 8 bytes a client:
-    scores, labels and the pairs are read (5), scores, probabilities, representatives and
-    pairs are written (5). The P rows that changed, and those of representatives, are few.
+    Reads, of K x D each: the stored residuals (of every client, for C_kj), rows and diagonal
+    for the prediction, and the new residual again, since the moments need its sum over all
+    clients first. Updates (read and written): `C alpha` and `diag C`. Written: the new
+    residual, over one that was just read. Vectors of 8 bytes a client: scores, labels and
+    pairs are read (5); scores, probabilities, representatives and pairs are written (5).
+    Changed rows and rows of representatives are few and do not count.
     """
     area = n_clients * n_features * itemsize
     reads = (n_residuals + 3) * area + 5 * 8 * n_clients
@@ -262,9 +252,9 @@ def bytes_touched(n_clients, n_features, n_residuals, itemsize=4):
 
 
 def stream_time(reads, updates, n_threads=2):
-    """Return seconds for bytes only read, and bytes read and written: mean and best of five.
+    """Return seconds to stream these bytes, read or updated: mean and best of five.
 
-    On a gigabyte where so much is touched: less may lie in a server's cache.
+    The arrays have up to a gigabyte: smaller ones may fit the cache of a server.
     """
     n_bytes = int(min(1_000_000_000, max(reads, 8_000_000)))
     reading, copying = (
@@ -274,7 +264,7 @@ def stream_time(reads, updates, n_threads=2):
 
 
 def lloyd_time(n_clients, n_select, repeats=3):
-    """Return seconds of one pass of k-means through BLAS: a product, then the best centre."""
+    """Return seconds of one pass of k-means: a BLAS product, then the nearest centre."""
     points = np.ones((n_clients, n_select), dtype=np.float32)
     centres = np.ones((n_select, n_select), dtype=np.float32)
     products = np.ones_like(points)
@@ -297,9 +287,9 @@ def bare_clustering(n_clients, n_features, n_select, n_landmarks):
 
 
 def landmarks(size, limit, clustering=None, other=None, n_landmarks=500, n_timed=4, fill=True):
-    """Time re-clustering rounds and the others, past the window where `fill`.
+    """Time re-clustering rounds and other rounds; `fill`: after the window is full.
 
-    `clustering` and `other` are what their ratios must not exceed, if anything.
+    `clustering` and `other` are upper bounds of their ratios, or None.
     """
     n_clients, n_features, n_select = size
     options = {"clustering": "nystrom", "n_landmarks": n_landmarks, "memory_limit": limit}
@@ -307,19 +297,19 @@ def landmarks(size, limit, clustering=None, other=None, n_landmarks=500, n_timed
     window = drive.selector.plan().window
     drive.rounds(window + 1 if fill else 1)
     drive.reserve(2 * n_timed)
-    history = drive.selector._estimator.store.history
+    log = drive.selector._estimator.store.log
     n_clustered = n_timed if fill else 1
     with Beside() as beside:
         others, streams = [], []
         for _ in range(n_timed):
-            touched = bytes_touched(n_clients, n_features, history.count)
+            touched = bytes_touched(n_clients, n_features, log.count)
             others.append(drive.round())
             streams.append(beside(stream_time, *touched))
-        drive.rounds(1 if fill else 0, recluster=1)  # the first one catches up with the others
+        drive.rounds(1 if fill else 0, recluster=1)  # the first one updates all stale rows
         wholes, selects, bares = [], [], []
         for _ in range(n_clustered):
             whole, select = drive.timed()
-            wholes.append(whole + drive.wait())
+            wholes.append(whole)
             selects.append(select)
             bares.append(beside(bare_clustering, *size, n_landmarks))
     extra, dropped = drive.extra(), drive.selector.dropped
@@ -345,15 +335,15 @@ def landmarks(size, limit, clustering=None, other=None, n_landmarks=500, n_timed
 
 
 def million(size=(1_000_000, 100, 100), limit=8e9):
-    """K = 1,000,000: five rounds in all, the first and the last of which cluster."""
+    """K = 1,000,000: five rounds, of which the first and the last cluster."""
     return landmarks(size, limit, other=1.5, n_timed=3, fill=False)
 
 
-#: Each case: what to run, and bytes that it will touch, with those of the bare work.
+#: Each case: a function, and the bytes that it and the bare work touch.
 CASES = {
     "short": (lambda: landmarks((20_000, 100, 50), 4e8, n_timed=3), 1e9),
-    "1k-planted": (lambda: thousand("planted", 80), 6e9),
-    "1k-flat": (lambda: thousand("flat", 50), 6e9),
+    "1k-planted": (lambda: thousand("planted", 50), 6e9),
+    "1k-flat": (lambda: thousand("flat", 30), 6e9),
     "1k-small": (thousand_small, 1e9),
     "10k-planted": (lambda: ten_thousand("planted", 1.5), 5.5e9),
     "10k-flat": (lambda: ten_thousand("flat", 2.0), 5.5e9),
@@ -373,7 +363,7 @@ def measure(case=None):
 
 
 def run_case(name):
-    """Run a case in a process of its own, after another has touched as much memory.
+    """Run a case in a new process, after another process has touched as much memory.
 
     On virtual hosts the first touch of a page costs more than the round that touches it.
     """

@@ -1,19 +1,19 @@
 """Selection capture: the share of picks that colluding attackers get, policy by policy.
 
 ``python -m bench.capture`` (``make capture``) takes a few minutes. A hundred clients hold the
-digits of scikit-learn, dealt out by a Dirichlet law; a softmax regression is trained by
-FedAvg in NumPy. Ten attackers work together:
+digits of scikit-learn, split by a Dirichlet law; FedAvg in NumPy trains a softmax regression.
+Ten attackers collude:
 
 sign-flip
-    they send the global model less their update, and honest losses;
+    attackers send the global model minus their update, and honest losses;
 scaling
-    their update a thousand times over, and losses a thousand times too high;
+    attackers send their update times a thousand, and losses a thousand times too high;
 score-seeking
-    losses of a million, and models far out, each in a direction of its own, so that every
-    attacker founds a coalition and none shares its place.
+    attackers send losses of a million and distant models, each in its own direction, so that
+    every attacker is a coalition of one.
 
-Aggregation leaves hostile models out, as a perfect robust rule would: what is measured is the
-selection alone. A share of 1 is what a uniform draw gives them.
+Aggregation drops hostile models, as a perfect robust rule would, so that only the selection is
+measured. A uniform draw gives the attackers a share of 1.
 """
 
 import sys
@@ -39,7 +39,7 @@ POLICIES = {
 
 
 class Federation:
-    """Digits dealt out to clients, and what one client does in a round."""
+    """Digits split over clients, and the local training of one client."""
 
     def __init__(self, seed):
         rng = np.random.default_rng(seed)
@@ -81,7 +81,7 @@ class Federation:
 
 
 def run(policy, attack, guards, seed):
-    """Return the attackers' picks over those of an even draw, and the final accuracy."""
+    """Return the attackers' picks relative to a uniform draw, and the final accuracy."""
     federation, rng = Federation(seed), np.random.default_rng(seed + 1)
     model = np.zeros((65, 10))
     options = dict(POLICIES[policy])
@@ -133,7 +133,7 @@ def run(policy, attack, guards, seed):
 
 
 def main(seeds=SEEDS):
-    """Print the table: shares of the attackers, worst attack in the last column."""
+    """Print a table of the attackers' shares, with the worst attack in the last column."""
     print(f"share of the picks, of 1; guards: {GUARDS}; {ROUNDS} rounds, {seeds} seeds\n")
     head = [f"{a}, {g}" for a in ATTACKS[1:] for g in ("off", "guarded")]
     print("| policy | " + " | ".join(head) + " | accuracy, off | guarded |")

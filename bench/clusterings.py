@@ -1,9 +1,9 @@
 """One clustering of clients: ours, SciPy's eigensolvers, scikit-learn's SpectralClustering.
 
-All begin from the same affinity, in memory. Ours once from nothing and once as a steady round
-has it, from the eigenvectors and the partition before P rows changed. Each peer runs with one
-BLAS thread and with all, the faster counting. Quality is the k-means inertia in one exact
-embedding, over that of scikit-learn's "kmeans".
+All start from the same affinity in memory. Ours runs once cold and once warm-started, as in a
+steady round, from the eigenvectors and the partition before P rows changed. Each peer runs with
+one BLAS thread and with all; the faster time counts. Quality is the k-means inertia in one
+exact embedding, relative to scikit-learn's "kmeans".
 """
 
 import warnings
@@ -17,11 +17,11 @@ from bench.machine import best_time
 from bench.peers import inertia
 from bench.rows import Found, Row, part_main
 from bench.workloads import Models
-from cvrcore.affinity import Affinity
-from cvrcore.clustering import spectral_coalitions
-from cvrcore.partition import COLD, warm_effort
-from cvrcore.spectral import Bare, spectral_points
-from cvrcore.threads import n_threads, single_blas_thread
+from cvrcore.clustering.affinity import Affinity
+from cvrcore.clustering.direct import DenseAffinity
+from cvrcore.clustering.eigensolver import spectral_points
+from cvrcore.clustering.partitions import COLD, spectral_coalitions, warm_effort
+from cvrcore.runtime.threads import n_threads, single_blas_thread
 
 PART = "one clustering"
 
@@ -45,7 +45,7 @@ def by_eigsh(affinity, n_clusters):
 
 
 def by_lobpcg(affinity, n_clusters):
-    """Solve with the known leading vector as a constraint, and as many iterations as help."""
+    """Solve by LOBPCG with the known leading vector as a constraint."""
     matrix, inverse = normalised(affinity)
     lead = (1.0 / inverse)[:, None]
     block = np.random.default_rng(0).standard_normal((len(matrix), n_clusters - 1))
@@ -73,13 +73,13 @@ PEERS = {
 
 
 def ours(models, size):
-    """Return seconds cold and warm, and the labels of each."""
+    """Return seconds cold and warm, the warm labels, and the affinity."""
     n_clients, _, n_select = size
     rng = np.random.default_rng(0)
     proximity = Affinity(models.initial, "rbf", 1.0)
     cold, basis = spectral_coalitions(proximity, n_select, rng, COLD)
     cold_time = best_time(lambda: spectral_coalitions(proximity, n_select, rng, COLD))
-    for _ in range(4):  # a few rounds: the warm solver learns the degree it needs
+    for _ in range(4):  # the warm solver adapts its filter degree over a few rounds
         ids = rng.choice(n_clients, n_select, replace=False)
         proximity.update(ids, models.draw(ids))
         warm, basis = spectral_coalitions(
@@ -98,7 +98,7 @@ def ours(models, size):
 
 
 def timed(cluster, affinity, n_clusters):
-    """Return seconds of the faster of one thread and all, and the labels found."""
+    """Return seconds with one thread or all, the faster, and the labels."""
     times, labels = [], None
 
     def one():
@@ -107,7 +107,7 @@ def timed(cluster, affinity, n_clusters):
 
     for threads in sorted({1, n_threads()}):
         with threadpool_limits(threads), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # LOBPCG says when it stops early
+            warnings.simplefilter("ignore")  # LOBPCG warns when it stops early
             times.append(best_time(one, 2))
     return min(times), labels
 
@@ -119,7 +119,7 @@ def measure(short=False):
         models = Models(kind, *size)
         with single_blas_thread():
             cold, warm, labels, affinity = ours(models, size)
-        points, _ = spectral_points(Bare(affinity), size[2])
+        points, _ = spectral_points(DenseAffinity(affinity), size[2])
         results = {name: timed(peer, affinity, size[2]) for name, peer in PEERS.items()}
         reference = inertia(points, results["scikit-learn, kmeans"][1])
         label = f"K={size[0]:,}, {kind}"

@@ -1,4 +1,4 @@
-"""Federations too large for float64: the inputs of `bench.workloads`, in float32, by chunks."""
+"""Inputs of `bench.workloads` for very large federations: float32, made by chunks."""
 
 import numpy as np
 
@@ -8,10 +8,10 @@ _CHUNK = 20_000
 
 
 class Federation:
-    """What clients send back: "planted" in groups, or "flat", as `bench.workloads.Models`.
+    """Models of clients, "planted" in groups or "flat", as in `bench.workloads.Models`.
 
-    Nothing but `initial` (and for "flat" the offsets) is held, so that memory over the
-    inputs is the selector's.
+    Only `initial` (and for "flat" the offsets) stays in memory; all other memory is the
+    selector's.
     """
 
     def __init__(self, kind, n_clients, n_features, n_groups, seed=0):
@@ -44,7 +44,7 @@ class Federation:
         return rows
 
     def selector(self, n_select, **options):
-        """Return a selector whose every row is real: none starts from zeros."""
+        """Return a selector whose rows start from `initial`, not from zeros."""
         options = {"dtype": "float32", "warmup": 0, "seed": 0} | options
         size = self.initial.shape
         return cvrcore.CoalitionSelector(

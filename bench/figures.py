@@ -1,8 +1,8 @@
-"""Figures of the benchmarks."""
+"""Figures of the benchmarks: curves in, image files out."""
 
 from matplotlib.figure import Figure
 
-from fl.report.drawing import GREY, PALETTE, RED
+from fl.experiments.drawing import GREY, PALETTE, RED
 
 
 def _saved(figure, path):
@@ -49,7 +49,7 @@ def growth(curves, path):
 
 
 def quality(curves, path):
-    """Draw how far landmarks and windows are from the exact path."""
+    """Draw the distance of landmarks and windows from the exact path."""
     worlds = list(curves["landmarks"])
     figure = Figure(figsize=(9, 3.4 * (len(worlds) + 1)), layout="constrained")
     axes = figure.subplots(len(worlds) + 1, 2)

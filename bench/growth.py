@@ -1,7 +1,7 @@
-"""How time grows with the clients K and with the coordinates D: fitted exponents.
+"""Growth of time with the clients K and with the coordinates D: fitted exponents.
 
-Steady rounds that re-cluster, every time the same number of residuals kept, so that the
-size alone differs. Each line of the log-log figure is fitted by least squares.
+All sizes keep the same number of residuals, so that only the size differs. Each line of the
+log-log figure is fitted by least squares.
 """
 
 import gc
@@ -21,7 +21,7 @@ def exponent(sizes, seconds):
 
 
 def steady(size, n_timed=4, **options):
-    """Return seconds of a re-clustering round and of another one, the window full."""
+    """Return seconds of a re-clustering round and of another round, with a full window."""
     drive = Drive("planted", size, window=WINDOW, memory_limit=6e9, **options)
     drive.rounds(2, recluster=1)
     drive.rounds(WINDOW, recluster=1 << 30)
@@ -34,7 +34,7 @@ def steady(size, n_timed=4, **options):
 
 
 def line(sizes, **options):
-    """Return K (or D) and both times of each size."""
+    """Return both times of each size."""
     return [steady(size, **options) for size in sizes]
 
 

@@ -1,8 +1,8 @@
-"""Last layers of simulated clients on real digits: a flat world that nobody designed.
+"""Last layers of simulated clients on real digits: client ids in, trained last layers out.
 
-A small network is trained a little on all samples, as warm-up would leave it. Its hidden
-layer then stays; each client's last layer is trained from the current one by a few steps on
-its own samples, which is what a selector sees of a client.
+A small network is first trained briefly on all samples, as after warm-up. Its hidden layer is
+then fixed; each client trains the current last layer by a few steps on its own samples, and
+the selector sees these last layers.
 """
 
 import os
@@ -15,11 +15,11 @@ from torch import nn
 from fl.data import load_federation
 
 ROOT = Path(__file__).resolve().parent.parent
-N_HIDDEN = 29  # and a bias: 30 x 10 coordinates
+N_HIDDEN = 29  # with the bias: 30 x 10 coordinates
 
 
 def find_federation(n_clients):
-    """Return real MNIST where its files are, else the digits that scikit-learn ships."""
+    """Return real MNIST if its files are found, else the digits of scikit-learn."""
     for folder in (os.environ.get("CVRCORE_DATA"), ROOT.parent / "shared" / "data"):
         if folder and any(Path(folder, "mnist").glob("train-images*")):
             options = {"n_clients": n_clients, "download": False, "seed": 0}
@@ -28,7 +28,7 @@ def find_federation(n_clients):
 
 
 class Heads:
-    """What clients send back, each time trained anew from the current head."""
+    """Last layers of clients, each trained from the current global last layer."""
 
     def __init__(self, n_clients=1000, seed=0, steps=8, rate=0.2):
         federation = find_federation(n_clients)
@@ -45,7 +45,7 @@ class Heads:
 
     @staticmethod
     def _pretrained(pixels, labels, seed, steps=300):
-        """Return hidden features of all samples, a column of ones added, and the last layer."""
+        """Return hidden features of all samples with a column of ones, and the last layer."""
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             hidden, last = nn.Linear(pixels.shape[1], N_HIDDEN), nn.Linear(N_HIDDEN, 10)
@@ -80,6 +80,6 @@ class Heads:
         return np.stack([self._train(client) for client in ids])
 
     def learn(self, clients, models):
-        """Average what came back into the current head, by samples."""
+        """Replace the global last layer by the sample-weighted mean of `models`."""
         shares = self.weights[clients] / self.weights[clients].sum()
         self.head = (shares @ models).reshape(self.head.shape)

@@ -1,4 +1,4 @@
-"""What the host can do: bandwidth and products, timed beside everything else."""
+"""Measurements of the host: seconds, resident memory, bandwidth and product rates."""
 
 import concurrent.futures
 import functools
@@ -42,7 +42,7 @@ def peak_memory():
 
 
 def memory_now():
-    """Return the resident set of this process, or its largest so far where none is told."""
+    """Return the resident set of this process; its peak where only that is known."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
@@ -51,7 +51,7 @@ def memory_now():
 
 
 def _on_threads(n_threads, work, length):
-    """Call ``work(start, stop)`` on equal shares, one a thread; NumPy releases the GIL."""
+    """Return a function that calls ``work(start, stop)`` on equal parts, one for each thread."""
     edges = np.linspace(0, length, n_threads + 1).astype(int)
     if n_threads == 1:
         return lambda: work(0, length)
@@ -61,19 +61,19 @@ def _on_threads(n_threads, work, length):
 
 @functools.cache
 def _touched(n_bytes):
-    """Return two arrays, kept: what a host does with memory given back slows down who is next."""
+    """Return two cached arrays: freeing them would slow down the next measurement."""
     return np.ones(n_bytes // 4, dtype=np.float32), np.ones(n_bytes // 4, dtype=np.float32)
 
 
 def copy_bandwidth(n_threads, n_bytes=256_000_000, repeats=5, timed=best_time):
-    """Return bytes a second of ``a <- b``, read and written ones counted, as STREAM does."""
+    """Return bytes a second of ``a <- b``, reads plus writes, as STREAM counts."""
     source, target = _touched(n_bytes)
     copy = _on_threads(n_threads, lambda i, j: np.copyto(target[i:j], source[i:j]), source.size)
     return 2 * n_bytes / timed(copy, repeats)
 
 
 def read_bandwidth(n_threads, n_bytes=256_000_000, repeats=5, timed=best_time):
-    """Return bytes a second of a maximum over an array: of NumPy's passes the fastest."""
+    """Return bytes a second of a maximum over an array, NumPy's fastest pass."""
     source, _ = _touched(n_bytes)
     read = _on_threads(n_threads, lambda i, j: source[i:j].max(), source.size)
     return n_bytes / timed(read, repeats)
@@ -89,7 +89,7 @@ def product_rate(dtype, n_threads, size=2000, repeats=3):
 
 
 def product_time(left, right, n_threads=2, repeats=3):
-    """Return seconds of one product, its result already touched."""
+    """Return seconds of one product into memory that was touched before."""
     out = np.ones((left.shape[0], right.shape[1]), dtype=left.dtype)
     with threadpool_limits(n_threads, "blas"):
         np.matmul(left, right, out=out)
@@ -97,5 +97,5 @@ def product_time(left, right, n_threads=2, repeats=3):
 
 
 def touch(n_bytes):
-    """Touch memory and give it back."""
+    """Touch memory and free it."""
     np.ones(int(n_bytes) // 8)

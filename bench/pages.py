@@ -1,4 +1,4 @@
-"""Figures and tables of docs/performance.md, from a record."""
+"""Figures and tables of docs/performance.md: a record in, files out."""
 
 import re
 
@@ -22,7 +22,7 @@ def write(found, about, docs):
 
 
 def filled(text, found, about):
-    """Return the page with what stands between its markers replaced."""
+    """Return the page with the text between its markers replaced."""
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"the page must hold {BEGIN} and {END} once each")
     table = f"{BEGIN}\n{markdown(found, about)}\n{END}"

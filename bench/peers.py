@@ -1,6 +1,6 @@
 """The paper's dense algorithm in the best NumPy, SciPy and scikit-learn we can write.
 
-Arrays are warm and updated in place; nothing here imports cvrcore.
+Arrays are allocated once and updated in place; this module does not import cvrcore.
 """
 
 import numpy as np

@@ -1,7 +1,8 @@
 """The usual research loop: DataLoader over Subset, deepcopy of models, one client at a time.
 
-Nothing here imports fl or cvrcore. `PixelDataset` does per sample what torchvision's MNIST
-with ToTensor does, but for the detour through PIL; `TensorDataset` is the kindest form.
+This module imports neither fl nor cvrcore. `PixelDataset` does the work of torchvision's MNIST
+with ToTensor for each sample, without the conversion through PIL; `TensorDataset` is the
+fastest form.
 """
 
 import copy
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 
 class PixelDataset(Dataset):
-    """Bytes in memory; each item is scaled to a float tensor when it is asked for."""
+    """Bytes in memory; `__getitem__` scales each item to a float tensor."""
 
     def __init__(self, pixels, labels):
         self.pixels = torch.from_numpy(pixels)
@@ -28,7 +29,7 @@ class PixelDataset(Dataset):
 
 
 def tensor_dataset(pixels, labels):
-    """Everything converted beforehand."""
+    """All samples converted to float tensors in advance."""
     x = torch.from_numpy(pixels).unsqueeze(1).float().div(255)
     return TensorDataset(x, torch.from_numpy(labels))
 

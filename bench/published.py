@@ -1,13 +1,13 @@
-"""What the published scripts do on the server in a round, line by line; timed on a slice.
+"""A server round as the published scripts compute it, timed in part and scaled.
 
-Written by us from the description of those scripts, not from their text: whole models are
-kept as PyTorch modules, and for each watched coordinate every client's model, and every
-client's predicted model, is flattened again to read one number of it: 2 K D times a round.
-The covariance is a K x K matrix per coordinate, in a Python loop over coordinates, and so is
-the score; coalitions come from scikit-learn on the normalised rows, and the predictor
-multiplies whole models by one cosine per client. Loops over coordinates are timed on a few of
-them and scaled to D; everything else is timed whole. Where the description leaves a form
-open, as that of the score's and the covariance's K x K products, it is the fast one.
+Written by us from the description of those scripts, not from their text. Whole models are
+PyTorch modules; for each watched coordinate, every client's model and every client's predicted
+model is flattened again to read one number: 2 K D times a round. A Python loop over coordinates
+computes the score and updates one K x K covariance matrix per coordinate. Coalitions come from
+scikit-learn on the normalised rows, and the predictor multiplies whole models by one cosine
+per client. Loops over coordinates are timed on a few coordinates and scaled to D; everything
+else is timed whole. Where the description leaves a form open, such as the K x K products of
+the score and the covariance, the fast form is used.
 """
 
 import copy
@@ -43,7 +43,7 @@ class PublishedRound:
         torch.manual_seed(seed)
         start = make_model()
         self.models = []
-        for _ in range(n_clients):  # as after warm-up: nearly parallel, none alike
+        for _ in range(n_clients):  # as after warm-up: nearly parallel, all different
             model = copy.deepcopy(start)
             for parameter in model.parameters():
                 parameter.data += 0.01 * torch.randn_like(parameter)
@@ -116,7 +116,7 @@ def timed(work):
 
 
 def round_time(n_clients, n_features, n_select, n_slice):
-    """Return seconds of a round by its parts, loops over coordinates scaled from a slice."""
+    """Return seconds of each part of a round; loops over coordinates are scaled to D."""
     server = PublishedRound(n_clients, n_features, n_select)
     some, scale = range(n_slice), n_features / n_slice
     seconds = {}

@@ -1,13 +1,13 @@
-"""How good the approximations are: landmarks against m, the covariance's window by length.
+"""Quality of the approximations: numbers of landmarks and lengths of windows in, errors out.
 
 Two worlds of K = 1,000 clients: planted coalitions, and last layers trained on MNIST
 (`bench.heads`). Landmarks: adjusted Rand index with the exact path and with the truth (the
-planted group, the client's most frequent digit), k-means inertia in the exact embedding over
-the exact path's, total variation of the law that clients are drawn by. Windows leave
-coalitions alone and change the predictor: the law's total variation, in the same coalitions.
-The law may settle on one client of a coalition, whose residual is 0 whatever is remembered
-(planted, K = 100): runs that draw uniformly inside coalitions stand beside it for that reason.
-The exact path with another seed of k-means shows what chance alone does.
+planted group, the client's most frequent digit), k-means inertia in the exact embedding
+relative to the exact path, and total variation between the laws of the draw. Windows change
+the predictor and not the coalitions: total variation of the law in the same coalitions. The
+law may concentrate on one client of a coalition, whose residual is 0 with every window
+(planted, K = 100); for that reason there are also runs that draw uniformly inside coalitions.
+The exact path with another seed of k-means shows the effect of chance alone.
 """
 
 import numpy as np
@@ -18,32 +18,32 @@ from bench.heads import Heads
 from bench.peers import inertia
 from bench.rows import Found, Row, part_main
 from bench.workloads import Models
-from cvrcore.affinity import Affinity
-from cvrcore.clustering import Effort, cluster_points
-from cvrcore.covariance import representatives
-from cvrcore.estimator import Estimator
-from cvrcore.lloyd import lloyd
-from cvrcore.nystrom import nystrom_points
-from cvrcore.spectral import spectral_points
-from cvrcore.store import CovarianceStore
+from cvrcore.clustering.affinity import Affinity
+from cvrcore.clustering.eigensolver import spectral_points
+from cvrcore.clustering.landmarks import nystrom_points
+from cvrcore.clustering.lloyd import lloyd
+from cvrcore.clustering.partitions import Effort, cluster_points
+from cvrcore.covariance.estimator import Estimator
+from cvrcore.covariance.pairs import representatives
+from cvrcore.covariance.store import CovarianceStore
 
 PART = "quality"
-RUNS = 3  # seeds that a point is the mean of
+RUNS = 3  # seeds averaged in each point
 
 
 class Planted(Models):
-    """The planted world, with a truth."""
+    """The planted world, with the true groups."""
 
     def __init__(self, n_clients, n_features, n_groups):
         super().__init__("planted", n_clients, n_features, n_groups)
         self.name, self.truth = "planted", np.arange(n_clients) % n_groups
 
     def learn(self, clients, models):
-        """Its clients stay as they are."""
+        """Do nothing: planted models do not learn."""
 
 
 def law(scores, labels):
-    """Return the probability that a draw of a random coalition's client is each client."""
+    """Return the probability of each client if one coalition is drawn, then one client of it."""
     return cvrcore.boltzmann(scores, labels) / (labels.max() + 1)
 
 
@@ -52,10 +52,10 @@ def variation(one, other):
 
 
 def drive(world, n_select, n_rounds, windows, within="boltzmann"):
-    """Run the exact selector; feed its rounds to estimators that remember less.
+    """Run the exact selector, and estimators with shorter windows on the same rounds.
 
-    Returns rows and scores at the end, and over the second half the mean distance of laws
-    and the mean error of scores, relative.
+    Returns final rows and scores, and over the second half of the rounds the mean total
+    variation of laws and the mean relative error of scores.
     """
     shape = world.initial.shape
     selector = cvrcore.CoalitionSelector(
@@ -80,13 +80,13 @@ def drive(world, n_select, n_rounds, windows, within="boltzmann"):
         world.learn(picked.clients, models)
         first, rows = representatives(picked.clients, picked.coalitions), selector.rows
         for kept in shorter.values():
-            kept.step(rows, picked.coalitions, first, alpha, 1.0 / (kept.updates + 2))()
+            kept.step(rows, picked.coalitions, first, alpha, 1.0 / (kept.updates + 2))
     found = [
         {
             "window": w,
             "tv": float(np.mean(apart[w])),
             "score_error": float(np.mean(errors[w])),
-            "dropped": shorter[w].store.history.dropped,
+            "dropped": shorter[w].store.log.dropped,
         }
         for w in windows
     ]
@@ -94,7 +94,7 @@ def drive(world, n_select, n_rounds, windows, within="boltzmann"):
 
 
 def judged(labels, exact, points, scores, truth, held):
-    """Compare a partition with the exact path's."""
+    """Compare a partition with the partition of the exact path."""
     return {
         "ari_exact": adjusted_rand_score(exact, labels),
         "ari_truth": adjusted_rand_score(truth[held], labels[held]),
@@ -104,7 +104,7 @@ def judged(labels, exact, points, scores, truth, held):
 
 
 def landmark_quality(world, rows, scores, n_select, sizes):
-    """Return quality against m for both ways of drawing landmarks, and the exact path's."""
+    """Return quality against m for both choices of landmarks, and for the exact path."""
     points, _ = spectral_points(Affinity(rows, "rbf", 1.0), n_select)
     held = world.weights > 0
 
@@ -156,7 +156,7 @@ def measure(short=False):
 
 
 def _rows(world, found, other):
-    """Yield what the defaults give (500 landmarks, 32 residuals), or the largest tried."""
+    """Yield rows of the defaults (500 landmarks, 32 residuals), or of the largest sizes run."""
     yield Row(
         PART, f"{world}: exact, another seed: Rand index", other["ari_exact"], "", ">=",
         note=f"with truth {other['ari_truth']:.3f}, inertia {other['inertia']:.3f}, "

@@ -1,8 +1,8 @@
 """The roofline of the host, and the fraction of it that each kernel reaches.
 
 A kernel that moves b bytes and does f operations needs at least max(b / bandwidth, f / peak)
-seconds; its fraction is that bound over the time it took, on as many threads as it uses.
-Operations count as the kernel does them, in float32 or float64.
+seconds; its fraction is that bound divided by its time, with the same number of threads.
+Operations count in the kernel's precision, float32 or float64.
 """
 
 import numpy as np
@@ -10,11 +10,12 @@ from threadpoolctl import threadpool_limits
 
 from bench.machine import best_time, copy_bandwidth, product_rate, read_bandwidth
 from bench.rows import Found, Row, part_main
-from cvrcore import _backend, lloyd
-from cvrcore.clustering import Effort, cluster_points
-from cvrcore.normalised import NormalisedAffinity
-from cvrcore.threads import n_threads, run_chunks
-from cvrcore.triangles import DEFERRED, LANES, Triangles
+from cvrcore.clustering import lloyd
+from cvrcore.clustering.operators import NormalisedAffinity
+from cvrcore.clustering.partitions import Effort, cluster_points
+from cvrcore.covariance.packed import DEFERRED, LANES, PackedCovariance
+from cvrcore.kernels import dispatch
+from cvrcore.runtime.threads import n_threads, run_chunks
 
 PART = "roofline"
 
@@ -43,7 +44,7 @@ class Roofline:
                 yield Row(PART, f"product in {kind}, {word}", rate, "GFLOP/s", ">=")
 
     def fraction(self, name, seconds, n_bytes, operations, kind, n_used):
-        """Return a row: the bound over the time, and which bound it is."""
+        """Return a row: the bound divided by the time, and the name of the bound."""
         memory, compute = n_bytes / self.copy[n_used], operations / self.peak[kind, n_used]
         bound = max(memory, compute)
         which = "bandwidth" if memory >= compute else f"{kind} product"
@@ -56,15 +57,15 @@ def parallel(work, length, chunk):
 
 
 def covariance_kernels(roof, rng, n, most):
-    """fold_block and add_history, as the store calls them."""
+    """fold_block and add_products, as the store calls them."""
     stored, width = DEFERRED, 8 * LANES
-    triangles = Triangles(n, width, np.float64, 1.0)
-    triangles.recent[:] = rng.standard_normal((stored, n, width))
+    covariance = PackedCovariance(n, width, np.float64, 1.0)
+    covariance.recent[:] = rng.standard_normal((stored, n, width))
 
     def fold(start, stop):
         for block in range(start, stop):
-            packed = triangles._packed(triangles._room(), triangles.recent, 0, stored, block)
-            _backend.fold_block(triangles.base, packed, stored, block, 0, triangles._n_edges)
+            packed = covariance._packed(covariance.recent, 0, stored, block)
+            dispatch.fold_block(covariance.base, packed, stored, block)
 
     pairs = n * (n + 1) / 2 * width
     seconds = best_time(parallel(fold, width // LANES, 1))
@@ -77,15 +78,15 @@ def covariance_kernels(roof, rng, n, most):
     begin, chunk = np.zeros(n_many, dtype=np.int64), 436
 
     def add(start, stop):
-        # Entries stay in cache, as in the estimator: one task's, not all clients'.
+        # Entries of one task, not of all clients: they stay in cache, as in the estimator.
         entries, part = np.zeros((stop - start, width), np.float32), slice(start, stop)
-        _backend.add_history(
+        dispatch.add_products(
             history, kept, clients[part], others[part], begin[part], entries, begin[:0]
         )
 
     area = n_many * kept * width
     seconds = best_time(parallel(add, n_many, chunk))
-    yield roof.fraction("add_history", seconds, 4 * area, 2 * area, "float32", most)
+    yield roof.fraction("add_products", seconds, 4 * area, 2 * area, "float32", most)
 
 
 def score_kernels(roof, rng, n, most):
@@ -96,12 +97,13 @@ def score_kernels(roof, rng, n, most):
     scores = np.empty(n)
 
     def advance(start, stop):
-        _backend.advance_moments(
+        dispatch.advance_moments(
             moment, diagonal, history, 0, projection, 0.9, 0.1, floor, start, stop, scores
         )
 
     seconds = best_time(parallel(advance, n, chunk))
-    # Residual read; both moments read and written. Eight operations and a division each.
+    # Bytes: the residual is read, both moments are read and written. Operations: eight and a
+    # division for each entry.
     area = n * width
     yield roof.fraction("advance_moments", seconds, 20 * area, 9 * area, "float32", most)
 
@@ -113,7 +115,7 @@ def clustering_kernels(roof, rng, n, most):
     seconds = best_time(
         lambda: cluster_points(points, n_clusters, rng, Effort(0), labels), repeats=9
     )
-    # One pass of distances: the least that any k-means does to confirm a partition.
+    # One pass of distances, the least work with which k-means can confirm a partition.
     least = 3 * n_points * n_clusters * (n_clusters - 1)
     yield roof.fraction("kmeans, one pass counted", seconds, points.nbytes, least, "float32", 1)
 
@@ -124,7 +126,7 @@ def clustering_kernels(roof, rng, n, most):
 
     def nearest(start, stop):
         part = slice(start, stop)
-        _backend.nearest_centres(products[part], halves, found[part], closeness[part])
+        dispatch.nearest_centres(products[part], halves, found[part], closeness[part])
 
     seconds = best_time(parallel(nearest, n_many, 4096))
     moved = products.nbytes + 12 * n_many
@@ -144,7 +146,7 @@ def spectral_kernels(roof, rng, n, most):
     out, image = np.empty_like(block), np.empty_like(block)
 
     def chebyshev():
-        _backend.filter_block(matrix, block, 0.5, 1.0, degree, out, image)
+        dispatch.filter_block(matrix, block, 0.5, 1.0, degree, out, image)
 
     seconds = best_time(chebyshev, repeats=99)
     operations = (degree + 1) * 2 * few * few * width
@@ -156,7 +158,7 @@ def spectral_kernels(roof, rng, n, most):
     matrix = np.ones_like(affinity)
 
     def normalise(start, stop):
-        _backend.normalise_rows(affinity, inverse, lead, start, stop, matrix)
+        dispatch.normalise_rows(affinity, inverse, lead, start, stop, matrix)
 
     seconds = best_time(parallel(normalise, n_large, 256))
     area = n_large**2

@@ -1,7 +1,7 @@
-"""What a benchmark found: rows with a bound, saved, printed and compared.
+"""Results of benchmarks: rows with bounds in, records, tables and comparisons out.
 
-Every part of the suite is a module whose ``measure`` returns a `Found`; it runs alone
-(``python -m bench.roofline``) or as a process of its own under ``python -m bench``.
+Every part of the suite is a module whose ``measure`` returns a `Found`. A part runs alone
+(``python -m bench.roofline``) or in a separate process under ``python -m bench``.
 """
 
 import argparse
@@ -17,14 +17,14 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MOVED = 0.10  # a change that is worth a mark
+MOVED = 0.10  # relative change that gets a mark
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One number, and what it must be.
+    """One number, its required bound `must` and its `aim`.
 
-    `sense` is "<=" where less is better and ">=" where more is; `note` says what was timed.
+    `sense` is "<=" if less is better and ">=" if more is better; `note` says what was timed.
     """
 
     part: str
@@ -63,7 +63,7 @@ class Found:
 
 
 def show(number):
-    """Return a number in three or four digits."""
+    """Return a number as text with three or four digits."""
     if not math.isfinite(number):
         return str(number)
     size = abs(number)
@@ -83,7 +83,7 @@ def print_rows(rows):
 
 
 def host():
-    """Return where this was measured."""
+    """Return a description of this host."""
     import numpy as np
 
     import cvrcore
@@ -114,7 +114,7 @@ def save(path, found, about):
 
 
 def load(path):
-    """Return what was found and where."""
+    """Return the results of a record, and its host."""
     try:
         record = json.loads(Path(path).read_text(encoding="utf-8"))
         names = {field.name for field in dataclasses.fields(Row)}
@@ -125,7 +125,7 @@ def load(path):
 
 
 def compare(old, new):
-    """Yield (row now, value then or None, change, mark) for every row, gone ones last."""
+    """Yield (new row, old value or None, change, mark) for every row, rows not run last."""
     before = {(row.part, row.name): row for row in old}
     for row in new:
         was = before.pop((row.part, row.name), None)
@@ -151,7 +151,7 @@ def print_comparison(old, new):
 
 
 def run_part(module, *arguments, timeout=3000):
-    """Run a part in a process of its own: its peak of memory is then its own."""
+    """Run a part in a separate process, so that its peak memory is separate."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "part.json"
         command = [sys.executable, "-m", f"bench.{module}", *arguments, "--json", str(path)]
@@ -169,7 +169,7 @@ def run_part(module, *arguments, timeout=3000):
 
 
 def part_main(measure, description, cases=None):
-    """Serve ``python -m bench.<part>``; `cases` names rows that can be run one by one."""
+    """Run ``python -m bench.<part>``; `cases` are names for its option ``--case``."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", help="save rows and curves in this file")
     parser.add_argument("--short", action="store_true", help="small sizes, under a minute")

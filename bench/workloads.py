@@ -1,4 +1,4 @@
-"""Shared inputs: federations whose models are planted in coalitions, or flat."""
+"""Shared inputs of benchmarks: sizes in, models planted in coalitions, or flat, out."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ import cvrcore
 
 
 class Models:
-    """Draws what clients send back.
+    """Random models of clients.
 
     "planted": P groups around random centres. "flat": one common vector plus small offsets
     and noise, cosines about 0.995, as the last layers of real models are.
@@ -31,7 +31,7 @@ class Models:
 
 
 class Steady:
-    """A selector some main rounds in, every row seeded with real data."""
+    """A selector after some main rounds, with an initial row for every client."""
 
     def __init__(self, kind, n_clients, n_features, n_select, n_rounds, **options):
         self.models = Models(kind, n_clients, n_features, n_select)
@@ -47,15 +47,14 @@ class Steady:
         )
         for _ in range(n_rounds):
             self.round(self.reports())
-        # A first touch is the host's cost; the peer has had all its memory from the start.
+        # Page faults of the host do not count; the peer has all its memory from the start.
         self.selector._estimator.store.reserve(100)
 
     def reports(self):
-        """Models of one round, drawn outside the clock: any clients' will do."""
+        """Return the noise of one round's models; call it before timing starts."""
         n_select = self.selector.n_select
         return self.models.noise * self.models.rng.normal(size=(n_select, self.models.n_features))
 
     def round(self, noise):
         picked = self.selector.select()
         self.selector.observe(picked.clients, self.models.centres[picked.clients] + noise)
-        _ = self.selector.updates  # waits for what `observe` only began
