@@ -9,7 +9,7 @@ FRAMEWORKS := .venv-frameworks
 FRAMEWORKS_RUN := $(FRAMEWORKS)/bin/python
 FRAMEWORKS_STAMP := $(FRAMEWORKS)/.installed
 
-.PHONY: demo test test-frameworks test-matrix test-kernels coverage mutants fuzz soak capture audit bench bench-full bench-fl lint clean setup
+.PHONY: demo test test-frameworks test-matrix test-kernels coverage mutants fuzz soak capture audit bench bench-check bench-full bench-fl lint clean setup
 
 setup: $(STAMP)
 
@@ -36,6 +36,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(RUN) -m pytest --numprocesses 2
 
+# One process: a Ray cluster of one test process must not be found by another.
 test-frameworks: $(FRAMEWORKS_STAMP)
 	$(FRAMEWORKS_RUN) -m pytest tests/frameworks
 
@@ -70,8 +71,12 @@ audit: $(STAMP)  # known holes in installed packages; needs the network, fails i
 	test -s build/audit.txt
 	.venv-audit/bin/python -m pip_audit --strict --disable-pip --no-deps --requirement build/audit.txt
 
-bench: $(STAMP)
+bench: $(STAMP)  # prints what is reached beside what is wanted
 	$(RUN) -m bench
+
+bench-check: $(STAMP)  # the same, and the exit status is 1 where a must is missed
+	$(RUN) -m bench --check
+	$(RUN) -m bench.reading --check
 
 # Everything, about half an hour; brings docs/performance.md and its figures up to date.
 # BENCH_JSON=file saves the record elsewhere than in bench/results/full.json.
