@@ -26,6 +26,7 @@ __all__ = [
     "EngineConfig",
     "RunConfig",
     "SelectionConfig",
+    "ServerConfig",
     "TrainingConfig",
     "nearest",
 ]
@@ -105,6 +106,38 @@ class AlgorithmConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ServerConfig:
+    """The server's step; see `cvrcore.aggregators.ServerOptimiser`.
+
+    The defaults take the aggregated model as it is. `lr` None is 1 for ``"sgd"`` and 0.01 for
+    the others.
+    """
+
+    optimiser: Literal["sgd", "adam", "yogi"] = "sgd"
+    lr: float | None = None
+    momentum: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+    bias_correction: bool = False
+
+    def __post_init__(self) -> None:
+        one_of(self.optimiser, "server.optimiser", ("sgd", "adam", "yogi"))
+        if self.lr is not None:
+            above(self.lr, "server.lr", 0.0)
+        above(self.tau, "server.tau", 0.0)
+        for name in ("momentum", "beta1", "beta2"):
+            value = getattr(self, name)
+            if not 0.0 <= value < 1.0:
+                raise ConfigError(f"server.{name} must lie in [0, 1), got {value:g}")
+        if self.momentum and self.optimiser != "sgd":
+            raise ConfigError(
+                f"server.momentum must be 0 with server.optimiser {self.optimiser!r}, which has "
+                f"beta1, got {self.momentum:g}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
 class AvailabilityConfig:
     """Chances that a client is reachable and that it drops out; see `fl.availability`."""
 
@@ -148,9 +181,9 @@ class RunConfig:
     """Everything that a run depends on.
 
     `method` is a label for tables (a name of `METHODS`, or your own); what runs is decided
-    by `selection`, `algorithm` and `aggregator`, each with its options. `model` None takes
-    the data set's usual one. `target` is the accuracy whose first round is reported; with
-    `simulate_time` the policy gets each client's duration as its samples times its epochs.
+    by `selection`, `algorithm`, `aggregator` and `server`, each with its options. `model`
+    None takes the data set's usual one. `target` is the accuracy whose first round is reported;
+    with `simulate_time` the policy gets each client's duration as its samples times its epochs.
     `empty_test` says whether clients without test samples are left out of the mean or count
     as 0.
     """
@@ -171,6 +204,7 @@ class RunConfig:
     training: TrainingConfig = TrainingConfig()
     selection: SelectionConfig = SelectionConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
+    server: ServerConfig = ServerConfig()
     availability: AvailabilityConfig = AvailabilityConfig()
     engine: EngineConfig = EngineConfig()
 

@@ -15,6 +15,7 @@ from .config import (
     Options,
     RunConfig,
     SelectionConfig,
+    ServerConfig,
 )
 from .settings import look_up
 
@@ -30,6 +31,7 @@ class Method:
     aggregator: str = "sizes"
     aggregator_options: Options = dataclasses.field(default_factory=dict)
     features: Literal["model", "update"] = "model"
+    server: Options = dataclasses.field(default_factory=dict)
 
 
 def _bolt(
@@ -103,7 +105,14 @@ BEYOND = {
     STEADY: _bolt("memory", "update", within="size"),
 }
 
-METHODS: Mapping[str, Method] = {**TABLE, **ABLATIONS, **BEYOND}
+#: FedAvg with an optimiser on the server (Hsu et al.; Reddi et al.).
+SERVER = {
+    "fedavgm": Method(server={"momentum": 0.9}),
+    "fedadam": Method(server={"optimiser": "adam"}),
+    "fedyogi": Method(server={"optimiser": "yogi"}),
+}
+
+METHODS: Mapping[str, Method] = {**TABLE, **ABLATIONS, **BEYOND, **SERVER}
 
 _DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic", "regression")
 #: Digits has 1797 samples in all: at the paper's step length it would hardly move.
@@ -174,6 +183,7 @@ def make_config(
         data=DataConfig(dataset=dataset),
         selection=SelectionConfig(policy=chosen.policy, features=chosen.features, options=options),
         algorithm=AlgorithmConfig(chosen.algorithm, dict(chosen.algorithm_options)),
+        server=ServerConfig(**chosen.server),
     )
     return config.replace(**settings).replace(**changes)
 
@@ -216,7 +226,7 @@ def resolve(file: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
     known = {**file, "method": named["method"], "preset": named["preset"]}
     if file.get("method", named["method"]) != named["method"]:
         # Settings of the file's own method do not describe the requested method.
-        for own in ("algorithm", "aggregator", "aggregator_options"):
+        for own in ("algorithm", "aggregator", "aggregator_options", "server"):
             known.pop(own, None)
         if isinstance(known.get("selection"), Mapping):
             own_selection = ("policy", "options", "features")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import cvrcore
-from cvrcore.aggregators import AGGREGATORS, Aggregator, make_aggregator
+from cvrcore.aggregators import AGGREGATORS, Aggregator, ServerOptimiser, make_aggregator
 
 from .algorithms import Resources, RoundUpdates, make_algorithm
 from .availability import Availability
@@ -231,9 +231,15 @@ class Server:
         if kind is not None and "folder" in inspect.signature(kind).parameters and self._folder:
             options = {"folder": self._folder, **options}
         try:
-            return make_aggregator(name, **options)
+            return make_aggregator(name, server=self._optimiser(), **options)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"aggregator: {error}") from error
+
+    def _optimiser(self) -> ServerOptimiser | None:
+        """Return a new server optimiser, or None if the aggregated model is taken as it is."""
+        options = dict(vars(self.config.server))
+        optimiser = ServerOptimiser(options.pop("optimiser"), **options)
+        return None if optimiser.is_identity else optimiser
 
     def _initial_model(self, j: int) -> Vector:
         parameters = [p.detach().reshape(-1) for p in self._module(j).parameters()]

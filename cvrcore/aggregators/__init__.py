@@ -10,6 +10,9 @@ between rounds::
     model = aggregator.aggregate(model, received, clients, n_samples, selection)
     state = aggregator.state_dict()           # arrays and plain values: save_state takes it
 
+``make_aggregator("memory", server=ServerOptimiser(lr=2.0))`` makes a longer step of the same
+direction; the optimiser may also have momentum, or be FedAdam or FedYogi.
+
 ========================  ======================================  =====================
 name                      weight of each report                   the server keeps
 ========================  ======================================  =====================
@@ -31,9 +34,18 @@ from .base import Aggregator, Arrays, weighted_mean
 from .coalition_memory import CoalitionMemoryAggregator
 from .importance import ImportanceAggregator
 from .memory import MemoryAggregator
+from .server import ServedAggregator, ServerOptimiser
 from .weighted import CoalitionMassAggregator, MeanAggregator, SizesAggregator
 
-__all__ = ["AGGREGATORS", "Aggregator", "Arrays", "make_aggregator", "weighted_mean"]
+__all__ = [
+    "AGGREGATORS",
+    "Aggregator",
+    "Arrays",
+    "ServedAggregator",
+    "ServerOptimiser",
+    "make_aggregator",
+    "weighted_mean",
+]
 
 AGGREGATORS: dict[str, type[Aggregator]] = {
     kind.name: kind
@@ -48,8 +60,12 @@ AGGREGATORS: dict[str, type[Aggregator]] = {
 }
 
 
-def make_aggregator(name: str, **options: Any) -> Aggregator:
+def make_aggregator(
+    name: str, *, server: ServerOptimiser | None = None, **options: Any
+) -> Aggregator:
     """Build the aggregator called `name`; an unknown option is an error.
+
+    With `server`, every aggregated model goes through that optimiser: see `ServerOptimiser`.
 
     Examples
     --------
@@ -64,9 +80,12 @@ def make_aggregator(name: str, **options: Any) -> Aggregator:
         close = difflib.get_close_matches(str(name), AGGREGATORS, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"aggregator must be one of {known}, got {name!r}{hint}")
+    if server is not None and not isinstance(server, ServerOptimiser):
+        raise TypeError(f"server must be a ServerOptimiser or None, got {server!r}")
     try:
-        return AGGREGATORS[name](**options)
+        made = AGGREGATORS[name](**options)
     except TypeError as error:
         if "unexpected keyword" in str(error) or "takes no arguments" in str(error):
             raise TypeError(f"{name}: {error}") from None
         raise
+    return made if server is None else ServedAggregator(made, server)

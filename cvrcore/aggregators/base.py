@@ -92,6 +92,8 @@ class Aggregator(abc.ABC):
             raise ValueError(
                 f"state must be of aggregator {self.name!r}, got {state.get('aggregator')!r}"
             )
+        if "server" in state:
+            raise ValueError("state must be of an aggregator without a server optimiser")
 
     @property
     def nbytes(self) -> int:

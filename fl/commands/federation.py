@@ -24,6 +24,7 @@ from .settings import (
     RayAddress,
     Rounds,
     Select,
+    ServerLr,
     Target,
     Workers,
     changes,
@@ -51,6 +52,7 @@ def run(
     engine: Engine = None,
     workers: Workers = None,
     ray_address: RayAddress = None,
+    server_lr: ServerLr = None,
     eval_every: EvalEvery = None,
     target: Target = None,
     availability: Annotated[
@@ -107,6 +109,7 @@ def compare(
     engine: Engine = None,
     workers: Workers = None,
     ray_address: RayAddress = None,
+    server_lr: ServerLr = None,
     eval_every: EvalEvery = None,
     target: Target = None,
     config: File = None,

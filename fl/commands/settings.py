@@ -47,6 +47,10 @@ RayAddress = Annotated[
 ]
 Workers = Annotated[int | None, option("Worker processes.", "--workers", default="one per core")]
 EvalEvery = Annotated[int | None, option("Evaluate every n rounds.", "--eval-every", default="1")]
+ServerLr = Annotated[
+    float | None,
+    option("Step length of the server.", "--server-lr", default="1; fedadam, fedyogi 0.01"),
+]
 Target = Annotated[float | None, option("Accuracy to time.", "--target", default="none")]
 File = Annotated[
     Path | None,
@@ -72,6 +76,7 @@ _SETTING_OF = {
     "availability": "availability__probability",
     "trace": "availability__trace",
     "dropout": "availability__dropout",
+    "server_lr": "server__lr",
 }
 _SAME_NAME = ("method", "preset", "rounds", "seed", "eval_every", "target")
 

@@ -1,0 +1,286 @@
+"""The server's optimiser: the model sent and the aggregated model in, the next model out.
+
+The difference of the two is the round's pseudo-gradient, with its sign reversed. Any
+aggregator goes with any optimiser: ``make_aggregator("memory", server=ServerOptimiser(lr=2))``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..selection import Selection
+from ..validation import check_choice
+from .base import Aggregator, Arrays, RoundUpdates
+
+KINDS: Final = ("sgd", "adam", "yogi")
+#: Step length of each kind if none is given. 1 takes the aggregated model as it is.
+DEFAULT_LR: Final = {"sgd": 1.0, "adam": 0.01, "yogi": 0.01}
+
+Array = NDArray[Any]
+
+
+class ServerOptimiser:
+    r"""Moves the model along the aggregated update ``d = aggregated - current``.
+
+    ======== ==================================================================
+    kind     step
+    ======== ==================================================================
+    ``sgd``  ``m <- momentum * m + d``; ``x <- x + lr * m`` (FedAvgM [2]_)
+    ``adam`` ``m <- beta1 * m + (1 - beta1) * d``;
+             ``v <- beta2 * v + (1 - beta2) * d**2``;
+             ``x <- x + lr * m / (sqrt(v) + tau)`` (FedAdam [1]_)
+    ``yogi`` the same with ``v <- v - (1 - beta2) * d**2 * sign(v - d**2)`` (FedYogi [1]_)
+    ======== ==================================================================
+
+    ``sgd`` with ``lr=1`` and without momentum returns the aggregated model to the bit. As in
+    [1]_, v starts at ``tau**2`` and there is no correction of the bias of m and v;
+    `bias_correction` starts v at 0 and divides by ``1 - beta**t``, as `torch.optim.Adam` does.
+    Arrays of integers, such as counters, are taken from the aggregated model.
+
+    Parameters
+    ----------
+    kind : {"sgd", "adam", "yogi"}
+    lr : float, optional
+        Positive. Default: 1 for "sgd", 0.01 for the others, whose steps are about `lr` in
+        each coordinate whatever the length of the update.
+    momentum : float
+        In [0, 1); of "sgd" alone.
+    beta1, beta2 : float
+        In [0, 1); of "adam" and "yogi".
+    tau : float
+        Positive; "adam" and "yogi" adapt less the larger it is.
+    bias_correction : bool
+        Of "adam" and "yogi".
+
+    References
+    ----------
+    .. [1] Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar and McMahan, "Adaptive
+       federated optimization", ICLR, 2021, Algorithm 2.
+    .. [2] Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for
+       federated visual classification", 2019.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> ServerOptimiser(lr=2.0).step([np.array([1.0])], [np.array([1.5])])
+    [array([2.])]
+    """
+
+    def __init__(
+        self,
+        kind: str = "sgd",
+        lr: float | None = None,
+        momentum: float = 0.0,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        tau: float = 1e-3,
+        bias_correction: bool = False,
+    ) -> None:
+        self.kind: str = check_choice(kind, "kind", KINDS)
+        self.lr = _positive(DEFAULT_LR[kind] if lr is None else lr, "lr")
+        self.momentum = _below_one(momentum, "momentum")
+        self.beta1, self.beta2 = _below_one(beta1, "beta1"), _below_one(beta2, "beta2")
+        self.tau = _positive(tau, "tau")
+        self.bias_correction = bool(bias_correction)
+        if self.momentum and kind != "sgd":
+            raise ValueError(f"momentum must be 0 with kind {kind!r}, which has beta1; got it")
+        self._steps = 0
+        self._first: Arrays = []  # m
+        self._second: Arrays = []  # v
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether steps return the aggregated model as it is."""
+        return self.kind == "sgd" and self.lr == 1.0 and not self.momentum
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes kept between rounds."""
+        return sum(array.nbytes for array in (*self._first, *self._second))
+
+    def step(self, current: Sequence[Array], aggregated: Sequence[Array]) -> Arrays:
+        """Return the next model.
+
+        Parameters
+        ----------
+        current : list of arrays
+            The model that was sent.
+        aggregated : list of arrays
+            What an aggregator made of the models received; of the same shapes.
+
+        Raises
+        ------
+        ValueError
+            If shapes disagree, or the step overflows; nothing changes then.
+        """
+        wanted = [array.shape for array in current]
+        shapes = [array.shape for array in aggregated]
+        if shapes != wanted:
+            raise ValueError(f"aggregated must be {wanted}, got {shapes}")
+        if self.is_identity:
+            return list(aggregated)
+        kept = [array.shape for array in self._first]
+        if self._first and kept != wanted:
+            raise ValueError(f"current must be {kept}, as in the rounds before, got {wanted}")
+        first, second, found = [], [], []
+        for i, (before, after) in enumerate(zip(current, aggregated, strict=True)):
+            m = self._first[i] if self._first else None
+            v = self._second[i] if self._second else None
+            with np.errstate(over="ignore", invalid="ignore"):  # refused below
+                m, v, new = self._step(np.asarray(before), np.asarray(after), m, v)
+            first.append(m)
+            second.append(v)
+            found.append(new)
+        if not all(np.isfinite(array).all() for array in found):
+            raise ValueError(f"the server's step must be finite; lr {self.lr:g} may be too large")
+        self._first = first if self.kind != "sgd" or self.momentum else []
+        self._second = second if self.kind != "sgd" else []
+        self._steps += 1
+        return found
+
+    def _step(
+        self, before: Array, after: Array, m: Array | None, v: Array | None
+    ) -> tuple[Array, Array, Array]:
+        """Return m, v and the model of one array after the step."""
+        if before.dtype.kind != "f":
+            return np.zeros(before.shape), np.zeros(before.shape), after.copy()
+        exact = before.dtype in (np.float32, np.float64)
+        kind = before.dtype if exact else np.dtype(np.float64)
+        change = np.subtract(after, before, dtype=kind)
+        if m is None:
+            m = np.zeros_like(change)
+        if self.kind == "sgd":
+            m = self.momentum * m + change if self.momentum else change
+            new = before + kind.type(self.lr) * m
+            return m, np.zeros(0), new.astype(before.dtype)
+        if v is None:
+            v = np.full_like(change, 0.0 if self.bias_correction else self.tau**2)
+        square = np.square(change)
+        m = self.beta1 * m + (1 - self.beta1) * change
+        if self.kind == "adam":
+            v = self.beta2 * v + (1 - self.beta2) * square
+        else:
+            v = v - (1 - self.beta2) * square * np.sign(v - square)
+        lr, root = self.lr, np.sqrt(v)
+        if self.bias_correction:
+            lr /= 1 - self.beta1 ** (self._steps + 1)
+            root /= (1 - self.beta2 ** (self._steps + 1)) ** 0.5
+        new = before + kind.type(lr) * (m / (root + kind.type(self.tau)))
+        return m, v, new.astype(before.dtype)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all state as arrays and plain values; settings are not part of it."""
+        return {
+            "kind": self.kind,
+            "steps": self._steps,
+            "first": [array.copy() for array in self._first],
+            "second": [array.copy() for array in self._second],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what `state_dict` returned.
+
+        Raises
+        ------
+        ValueError
+            If it is of another kind, or damaged; nothing changes then.
+        """
+        first, second, steps = self._checked(state)
+        self._first, self._second, self._steps = first, second, steps
+
+    def _checked(self, state: Any) -> tuple[Arrays, Arrays, int]:
+        if not isinstance(state, dict) or state.get("kind") != self.kind:
+            kind = state.get("kind") if isinstance(state, dict) else state
+            raise ValueError(f"state must be of a server optimiser {self.kind!r}, got {kind!r}")
+        steps = state.get("steps")
+        if type(steps) is not int or steps < 0:
+            raise ValueError(f"steps must be a non-negative integer, got {steps!r}")
+        found = []
+        for name in ("first", "second"):
+            arrays = state.get(name)
+            if not isinstance(arrays, list) or not all(
+                isinstance(a, np.ndarray) and a.dtype.kind == "f" and np.isfinite(a).all()
+                for a in arrays
+            ):
+                raise ValueError(f"{name} must be a list of finite real arrays")
+            found.append([array.copy() for array in arrays])
+        first, second = found
+        if any((array < 0).any() for array in second):
+            raise ValueError("second must be non-negative: it holds mean squares")
+        if self.kind != "sgd" and [a.shape for a in first] != [a.shape for a in second]:
+            raise ValueError("first and second must have arrays of the same shapes")
+        return first, second, steps
+
+
+class ServedAggregator(Aggregator):
+    """An aggregator followed by a server optimiser; `make_aggregator` builds it.
+
+    It has the name of the aggregator inside. Its state is that aggregator's with an entry
+    ``"server"``, and goes only into an aggregator that has an optimiser of the same kind.
+    In a round without reports nothing moves.
+
+    Parameters
+    ----------
+    inner : Aggregator
+    server : ServerOptimiser
+        Not shared with another aggregator.
+    """
+
+    name = "served"
+
+    def __init__(self, inner: Aggregator, server: ServerOptimiser) -> None:
+        self.inner = inner
+        self.server = server
+        # An instance has the name and the limits of the aggregator inside.
+        self.name = inner.name  # type: ignore[misc]
+        self.whole_population = inner.whole_population  # type: ignore[misc]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that both keep between rounds."""
+        return self.inner.nbytes + self.server.nbytes
+
+    def aggregate(
+        self,
+        current: Sequence[Array],
+        updates: Sequence[Sequence[Array]],
+        clients: ArrayLike,
+        weights: ArrayLike,
+        selection: Selection | None = None,
+    ) -> Arrays:
+        """Return the next model; see `Aggregator.aggregate`."""
+        merged = self.inner.aggregate(current, updates, clients, weights, selection)
+        return self.server.step(current, merged) if len(updates) else merged
+
+    def _merge(self, received: RoundUpdates) -> Arrays:
+        raise NotImplementedError("the aggregator inside merges")  # pragma: no cover
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of both, as arrays and plain values."""
+        return {**self.inner.state_dict(), "server": self.server.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what `state_dict` returned."""
+        own = dict(state)
+        server = own.pop("server", None)
+        if server is None:
+            raise ValueError("state must hold the server's optimiser, got one without it")
+        self.server._checked(server)  # before the aggregator inside takes anything over
+        self.inner.load_state_dict(own)
+        self.server.load_state_dict(server)
+
+
+def _positive(value: float, name: str) -> float:
+    if not (value > 0 and np.isfinite(value)):
+        raise ValueError(f"{name} must be positive and finite, got {value:g}")
+    return float(value)
+
+
+def _below_one(value: float, name: str) -> float:
+    if not 0.0 <= value < 1.0:
+        raise ValueError(f"{name} must lie in [0, 1), got {value:g}")
+    return float(value)
