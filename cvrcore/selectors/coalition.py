@@ -48,15 +48,22 @@ class CoalitionSelector(CoalitionState):
         K clients, D watched coordinates, P clients a round and as many coalitions.
     weights : array-like of shape (n_clients,), optional
         Raw sample counts n_k.
-    warmup : int, default=30
-        First rounds, drawn uniformly; rows are recorded, C is not touched.
+    warmup : int or "auto", optional
+        First rounds, drawn uniformly; rows are recorded, C is not touched. "auto" ends when 95 %
+        of the clients can be expected to have been seen, at round 30 at the latest, see
+        `cvrcore.selectors.warmup.auto_warmup`. Default: "auto"; 30 if `preset` is given. The
+        attribute `warmup` is the number of rounds.
     seed : int, SeedSequence or None
     initial : array-like of shape (n_features,) or (n_clients, n_features), optional
         Rows of clients not seen yet: the initial model. Default: zeros.
     dtype : {"float64", "float32"}
         Storage of rows, scores' moments and covariance.
-    preset : {"paper", "scripts"}
-        The predictor: regression coefficients C_kj / C_jj, or cosines of the last rows.
+    preset : {"paper", "scripts"}, optional
+        The predictor: regression coefficients C_kj / C_jj, or cosines of the last rows. Default:
+        the paper's predictor. A preset that is given also sets the paper's warm-up of 30 rounds.
+    n_rounds : int, optional
+        Rounds that you will run, if you know: a warm-up of "auto" takes at most a third of them,
+        and a longer warm-up that leaves no round to the policy is reported in the log.
     rule : Rule, optional
         What is computed: kernel, temperature, law inside a coalition and so on.
     solver : Solver, optional
@@ -88,12 +95,13 @@ class CoalitionSelector(CoalitionState):
         n_features: int,
         n_select: int,
         weights: ArrayLike | None = None,
-        warmup: int = 30,
+        warmup: int | str | None = None,
         seed: int | np.random.SeedSequence | None = None,
         initial: ArrayLike | None = None,
         dtype: Any = "float64",
         *,
-        preset: str = "paper",
+        preset: str | None = None,
+        n_rounds: int | None = None,
         rule: Rule | None = None,
         solver: Solver | None = None,
         guards: Guards | None = None,
@@ -106,10 +114,10 @@ class CoalitionSelector(CoalitionState):
             refuse_unknown(self.name, options, self.option_names())
         super().__init__(n_clients, n_select, weights, seed, guards)
         self.n_features = check_count(n_features, "n_features")
-        self.warmup = check_count(warmup, "warmup", minimum=0)
+        self._set_warmup(warmup, n_rounds, named_preset=preset is not None)
         self.dtype = check_dtype(dtype)
-        self.preset = check_choice(preset, "preset", PRESETS)
-        self.predictor = self.rule.predictor or PRESETS[preset]
+        self.preset = check_choice("paper" if preset is None else preset, "preset", PRESETS)
+        self.predictor = self.rule.predictor or PRESETS[self.preset]
         if isinstance(self.rule.n_coalitions, int):
             check_count(self.rule.n_coalitions, "n_coalitions", 1, self.n_select)
         if self.solver.store == "none" and self.predictor == "regression":

@@ -25,6 +25,7 @@ from ..validation import (
 from .base import Selector
 from .guards import Guards
 from .options import Rule, Solver
+from .warmup import auto_warmup, check_warmup, log_warmup
 
 
 def largest_entry(n_clients: int, n_features: int) -> float:
@@ -37,7 +38,9 @@ class CoalitionState(Selector):
 
     n_features: int
     dtype: np.dtype[Any]
-    warmup: int
+    warmup: int  # rounds
+    _auto: bool  # whether `warmup` is computed
+    _n_rounds: int | None  # rounds that the caller announced
     preset: str
     predictor: str
     rule: Rule
@@ -148,6 +151,17 @@ class CoalitionState(Selector):
 
     # -- checks, growth and state -----------------------------------------------
 
+    def _set_warmup(self, wanted: Any, n_rounds: Any, named_preset: bool) -> None:
+        self._n_rounds = None if n_rounds is None else check_count(n_rounds, "n_rounds")
+        given = check_warmup(wanted, named_preset)
+        self._auto = given is None
+        self.warmup = self._auto_warmup(self.weights) if given is None else given
+        log_warmup(self.name, self.warmup, self._auto, self._n_rounds)
+
+    def _auto_warmup(self, weights: Float) -> int:
+        n_clients = int(np.count_nonzero(weights))  # a client without samples is never picked
+        return auto_warmup(n_clients, self.n_select, self._n_rounds)
+
     def _initial_rows(self, initial: ArrayLike | None) -> tuple[Float, Float]:
         """Return the row of clients that join later, and the rows of all clients."""
         shape = (self.n_clients, self.n_features)
@@ -167,6 +181,8 @@ class CoalitionState(Selector):
         self._partition.reset(n_clients)
         self._rows, self._plan, self._labels = rows, plan, None
         self._largest = largest_entry(n_clients, self.n_features)
+        if self._auto and self.round < self.warmup:  # a warm-up that is over stays over
+            self.warmup = self._auto_warmup(np.concatenate([self.weights, added]))
 
     def _config(self) -> dict[str, Any]:
         rule, solver = self.rule, self.solver
@@ -204,7 +220,10 @@ class CoalitionState(Selector):
         }
 
     def _learned(self) -> dict[str, Any]:
+        # `_config` has the number of rounds: older versions read it, and no later rule moves it.
+        auto = {"auto_warmup": True, "n_rounds": self._n_rounds} if self._auto else {}
         return {
+            **auto,
             "rows": self._rows.copy(),
             "labels": None if self._labels is None else self._labels.copy(),
             "age": self._age,
@@ -227,6 +246,10 @@ class CoalitionState(Selector):
         self._age = check_count(learned["age"], "age", minimum=0)
         if learned["labels"] is not None:
             self._labels = check_labels(learned["labels"], self.n_clients, "labels").copy()
+        if learned.get("auto_warmup"):
+            n_rounds = learned["n_rounds"]
+            self._n_rounds = None if n_rounds is None else check_count(n_rounds, "n_rounds")
+            self._auto = True
         limit = learned.get("memory_limit")
         limit = None if limit is None else check_number(limit, "memory_limit", above=0)
         self.solver = dataclasses.replace(self.solver, memory_limit=limit)
