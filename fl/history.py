@@ -103,6 +103,38 @@ class History:
         """Return the seconds spent on `name` (select, train, evaluate, round)."""
         return float(sum(r.get(TIMING, {}).get(name, 0.0) for r in self.rounds))
 
+    def warmup_note(self) -> str:
+        """Return in one sentence how many rounds the policy left to chance; "" if none."""
+        warm, policy = self.total("warmup"), self.config.selection.policy
+        acted = sum("picked" in record for record in self.rounds) - warm
+        if not warm:
+            return ""
+        text = f"{warm} of {len(self.rounds)} rounds were warm-up"
+        if acted:
+            return f"{text}, drawn uniformly; {policy} picked the clients of {acted}"
+        advice = "selection.options.warmup='auto' takes at most a third of the rounds"
+        return f"{text}: {policy} has not acted yet; {advice}"
+
+    def line(self, record: Record) -> str:
+        """Return one round in one line: who was picked, of how many, by what, in which phase."""
+        policy = self.config.selection.policy
+        text = f"round {record['round']} of {self.config.rounds}: "
+        if "picked" not in record:
+            return f"{text}no client available"
+        picked = record["picked"]
+        count = f"{len(picked)} of {record['available']} clients"
+        if record["warmup"]:
+            text += f"warm-up, {count} drawn uniformly"
+        elif sizes := record.get("coalition_sizes"):
+            text += f"{policy} picked {count} from {len(sizes)} coalitions"
+        else:
+            text += f"{policy} picked {count}"
+        text += f" ({' '.join(map(str, picked))})"
+        if failed := record["failed"]:
+            text += f", {len(failed)} failed ({' '.join(map(str, failed))})"
+        value = record.get(self.metric)
+        return text if value is None else f"{text}, {self.metric} {value:.4f}"
+
     def summary(self) -> Record:
         """Return the run in one line: plain values, None where there is nothing to say."""
         target = self.config.target
@@ -111,6 +143,7 @@ class History:
             "dataset": self.config.data.dataset,
             "seed": self.config.seed,
             "rounds": len(self.rounds),
+            "warmup_rounds": self.total("warmup"),
             "metric": self.metric,
             "final": self.final(),
             "last_five": self.last_five(),

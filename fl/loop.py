@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator
 
@@ -12,6 +13,8 @@ from .engines.serial import one_thread
 from .history import History, Record
 from .server import Server
 from .store import RunStore
+
+logger = logging.getLogger("fl")
 
 
 def run(
@@ -66,6 +69,7 @@ def run(
                 store.append(record)
                 if (t + 1) % config.checkpoint_every == 0 or t + 1 == config.rounds:
                     store.checkpoint(t + 1, server.state_dict())
+            logger.info("%s", history.line(record))
             notify(record)
         if store:
             store.finish(history.summary())

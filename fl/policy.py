@@ -25,7 +25,8 @@ class Policy:
     """Chooses the selector of each round.
 
     A policy is given the facts of the federation that its constructor names:
-    ``n_features`` and ``initial`` (what it watches of the models), ``label_counts``.
+    ``n_features`` and ``initial`` (what it watches of the models), ``label_counts`` and
+    ``n_rounds``.
 
     Parameters
     ----------
@@ -34,6 +35,8 @@ class Policy:
     initial : list of arrays
         The initial model.
     streams : Streams
+    n_rounds : int, optional
+        Rounds of the run, for policies whose plan depends on them.
 
     Attributes
     ----------
@@ -47,6 +50,7 @@ class Policy:
         federation: Federation,
         initial: list[Vector],
         streams: Streams,
+        n_rounds: int | None = None,
     ) -> None:
         self.features: FeatureMap | None = None
         self._streams = streams
@@ -65,6 +69,8 @@ class Policy:
             # Regression has no classes: one class for all makes every client balanced.
             counts = federation.label_counts if federation.n_classes else federation.sizes[:, None]
             options["label_counts"] = counts
+        if "n_rounds" in names:
+            options["n_rounds"] = n_rounds
         options |= dict(config.options)
         self._uniform: cvrcore.Selector | None = None
         if self._warmup and "warmup" in names:
@@ -84,6 +90,11 @@ class Policy:
     def nbytes(self) -> int:
         """Bytes of all arrays that its selectors hold at present."""
         return self._chosen.nbytes + (0 if self._uniform is None else self._uniform.nbytes)
+
+    @property
+    def warmup(self) -> int:
+        """Uniform first rounds: those that all policies share, or the policy's own."""
+        return self._warmup or int(getattr(self._chosen, "warmup", 0))
 
     def rows(self, models: Sequence[Model], sent: Sequence[Model]) -> Rows:
         """Return the watched coordinates of models, or of what they changed of those sent."""

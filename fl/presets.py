@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from cvrcore.selectors import POLICIES
+from cvrcore.selectors.warmup import PAPER_WARMUP
 
 from .config import (
     AlgorithmConfig,
@@ -137,11 +138,10 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 #: The scripts' constant rate of the covariance estimate, where they use one.
 _SCRIPTS_RATE = {"cifar10": 0.01, "cifar100": 0.01, "synthetic": 0.01}
-WARMUP = 30
 
 
 def make_config(
-    dataset: str = "digits", method: str = "fedavg", preset: str = "paper", **changes: Any
+    dataset: str = "digits", method: str = "fedavg", preset: str | None = None, **changes: Any
 ) -> RunConfig:
     """Return the settings of one method on one data set.
 
@@ -153,8 +153,9 @@ def make_config(
         A name of `METHODS`; any other policy, such as one that an installed package
         registers; or METHOD+POLICY, as in ``"fedprox+oort"``: the first trains and merges,
         the second picks.
-    preset : {"paper", "scripts"}
-        The paper's text, or the authors' scripts where they differ.
+    preset : {"paper", "scripts"}, optional
+        The paper's text, or the authors' scripts where they differ. Default: the paper's
+        settings with a warm-up of "auto"; a preset that is named has the paper's 30 rounds.
     **changes
         Settings to change, as in `RunConfig.replace`.
 
@@ -163,11 +164,13 @@ def make_config(
     >>> make_config("mnist", "fedcvr-bolt", rounds=20).selection.policy
     'fedcvr-bolt'
     """
+    warmup = "auto" if preset is None else PAPER_WARMUP
+    preset = "paper" if preset is None else preset
     settings = look_up(dataset, look_up(preset, PRESETS, "preset"), "dataset")
     chosen = find_method(method)
     options = dict(chosen.policy_options)
     if chosen.policy == "fedcvr-bolt":
-        options = {"preset": preset, "warmup": WARMUP, **options}
+        options = {"preset": preset, "warmup": warmup, **options}
         if preset == "scripts" and dataset in _SCRIPTS_RATE:
             options["rate"] = _SCRIPTS_RATE[dataset]
     elif chosen.policy == "active" and preset == "scripts":
@@ -220,10 +223,10 @@ def resolve(file: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
     named = {
         "dataset": changes.get("data__dataset") or _word(data, "dataset", "digits"),
         "method": changes.get("method") or _word(file, "method", "fedavg"),
-        "preset": changes.get("preset") or _word(file, "preset", "paper"),
     }
-    base = make_config(**named)
-    known = {**file, "method": named["method"], "preset": named["preset"]}
+    preset = changes.get("preset") or (_word(file, "preset", "") if "preset" in file else None)
+    base = make_config(**named, preset=preset)
+    known = {**file, "method": named["method"], "preset": base.preset}
     if file.get("method", named["method"]) != named["method"]:
         # Settings of the file's own method do not describe the requested method.
         for own in ("algorithm", "aggregator", "aggregator_options", "server"):

@@ -85,7 +85,7 @@ class Server:
             ),
         )
         initial = self.layout.split(self._initial_model(0))
-        self.policy = Policy(config.selection, federation, initial, self.streams)
+        self.policy = Policy(config.selection, federation, initial, self.streams, config.rounds)
         self.availability = Availability(config.availability, len(self.weights), self.streams)
         self.meter = Meter(len(self.weights), self.layout.size * self.algorithm.models.itemsize)
         self.facts: Record = {
@@ -98,6 +98,7 @@ class Server:
             "n_features": self.policy.n_features,
             "algorithm": config.algorithm.name,
             "policy": config.selection.policy,
+            "warmup": self.policy.warmup,
         }
 
     # -- one round ---------------------------------------------------------------

@@ -77,4 +77,3 @@ def log_warmup(policy: str, warmup: int, auto: bool, n_rounds: int | None) -> No
             "" if n_rounds is None else f" of {n_rounds}",
             " (auto)" if auto else "",
         )
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,7 +34,9 @@ def exit_code(app: Any, arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def clear_errors(
-    out: Path | None = None, resume: str = "add --resume to continue the run"
+    out: Path | None = None,
+    resume: str = "add --resume to continue the run",
+    verbose: bool = False,
 ) -> Iterator[None]:
     """Say in one line what the user can put right; exit codes 2 and 130.
 
@@ -43,9 +46,12 @@ def clear_errors(
         Folder that keeps what is done; without one an interruption cannot be resumed.
     resume : str
         How to resume.
+    verbose : bool
+        Show the log of rounds too, not its warnings alone.
     """
     try:
-        yield
+        with shown_log(logging.INFO if verbose else logging.WARNING):
+            yield
     except KeyboardInterrupt:
         typer.echo(f"interrupted; {resume}" if out else "interrupted", err=True)
         raise typer.Exit(130) from None
@@ -62,6 +68,40 @@ def clear_errors(
         if type(error).__name__ not in CLEAR and not isinstance(error, ValueError):
             raise
         _fail(str(error))
+
+
+class _Lines(logging.Handler):
+    """Writes each warning once, and every line below a warning, to standard error."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._warned: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.levelno >= logging.WARNING:
+            if text in self._warned:  # every seed of a comparison would repeat it
+                return
+            self._warned.add(text)
+            text = f"{record.levelname.lower()}: {text}"
+        typer.echo(text, err=True)
+
+
+@contextlib.contextmanager
+def shown_log(level: int) -> Iterator[None]:
+    """Show the log of `cvrcore` and `fl` from `level` on, while a command runs."""
+    handler = _Lines(level)
+    loggers = [logging.getLogger(name) for name in ("cvrcore", "fl")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, old in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(old)
 
 
 def _fail(message: str) -> None:

@@ -26,6 +26,7 @@ from .settings import (
     Select,
     ServerLr,
     Target,
+    Verbose,
     Workers,
     changes,
     option,
@@ -70,10 +71,11 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Train one federation; without arguments, the embedded digits."""
     options = locals()
-    with clear_errors(out):
+    with clear_errors(out, verbose=verbose):
         if resume and out is None:
             raise ValueError("--resume must go with --out, the folder of the run")
         from rich.console import Console
@@ -86,12 +88,17 @@ def run(
             method = f"{method or 'fedavg'}+{policy}"
         settings = changes(change, {**options, "method": method})
         history = run_federation(
-            resolve(read_file(config), settings), out, resume=resume, progress=not quiet
+            resolve(read_file(config), settings),
+            out,
+            resume=resume,
+            progress=not (quiet or verbose),
         )
         if as_json:
             typer.echo(json.dumps(history.summary()))
         else:
             Console().print(run_table(history))
+            if note := history.warmup_note():
+                typer.echo(note)
 
 
 def compare(
@@ -144,5 +151,7 @@ def compare(
         first = next(iter(configs.values()))
         title = f"{first.data.dataset}, {first.rounds} rounds, {seeds} seeds; ± 2 std"
         Console().print(comparison_table(rows, title))
+        for line in comparison.notes():
+            typer.echo(line)
         for path in written:
             typer.echo(f"wrote {path}")

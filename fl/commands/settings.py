@@ -61,6 +61,9 @@ Change = Annotated[
     option("Any setting, as training.lr=0.1; may be repeated.", "--set", default="none"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="A line per round, who was picked and by what; no bar.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
 

@@ -53,6 +53,20 @@ class Comparison:
             rows.append(row)
         return rows
 
+    def notes(self) -> list[str]:
+        """Return a line for each method that left rounds to chance, and for equal curves."""
+        notes = []
+        first, reference = next(iter(self.histories.items()))
+        for method, histories in self.histories.items():
+            told = dict.fromkeys(history.warmup_note() for history in histories)
+            notes += [f"{method}: {note}" for note in told if note]
+            if method != first and all(
+                mine.column(mine.metric)[1].tolist() == theirs.column(theirs.metric)[1].tolist()
+                for mine, theirs in zip(histories, reference, strict=True)
+            ):
+                notes.append(f"{method} and {first} are equal in every evaluation: same draws")
+        return notes
+
     def figure(self, path: str | os.PathLike[str]) -> None:
         """Draw the metric by round, mean and a band of two standard deviations."""
         first = next(iter(self.histories.values()))[0]

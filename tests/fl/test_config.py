@@ -66,7 +66,7 @@ def test_presets_follow_the_table_of_the_method():
     assert (mnist.rounds, mnist.training.batch_size, mnist.training.lr) == (200, 100, 0.01)
     assert (mnist.training.epochs, mnist.data.n_clients, mnist.selection.n_select) == (10, 100, 10)
     assert mnist.selection.n_features is None  # the whole last layer
-    assert mnist.selection.options == {"preset": "paper", "warmup": 30}
+    assert mnist.selection.options == {"preset": "paper", "warmup": "auto"}
 
     cifar = make_config("cifar10", "fedcvr-bolt")
     assert (cifar.rounds, cifar.selection.n_features) == (100, 300)
