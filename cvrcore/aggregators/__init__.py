@@ -22,6 +22,7 @@ name                      weight of each report                   the server kee
 ``importance``            its samples over its inclusion          nothing
 ``memory``                the same, less its last update          an update per client
 ``coalition-memory``      the same, less its coalition's last     an update per coalition
+``factor-memory``         the same, less a linear prediction      C + 1 models, C features
 ========================  ======================================  =====================
 """
 
@@ -32,6 +33,7 @@ from typing import Any
 
 from .base import Aggregator, Arrays, weighted_mean
 from .coalition_memory import CoalitionMemoryAggregator
+from .factor_memory import FactorMemoryAggregator
 from .importance import ImportanceAggregator
 from .memory import MemoryAggregator
 from .server import ServedAggregator, ServerOptimiser
@@ -56,6 +58,7 @@ AGGREGATORS: dict[str, type[Aggregator]] = {
         ImportanceAggregator,
         MemoryAggregator,
         CoalitionMemoryAggregator,
+        FactorMemoryAggregator,
     )
 }
 

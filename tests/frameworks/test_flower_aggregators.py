@@ -72,7 +72,7 @@ def test_ready_aggregator_serves_too():
     assert_models_agree(arrays, plain_loop(again)[1])
 
 
-@pytest.mark.parametrize("name", ["memory", "coalition-memory"])
+@pytest.mark.parametrize("name", ["memory", "coalition-memory", "factor-memory"])
 def test_restored_state_continues_to_the_same_model(name, tmp_path):
     whole = run(make_strategy(aggregator=name), FakeGrid(seed=1), rounds=8).arrays
     first = make_strategy(aggregator=name, checkpoint=tmp_path / "{round}.npz")

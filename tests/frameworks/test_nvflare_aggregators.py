@@ -91,7 +91,7 @@ def test_differences_are_merged_as_whole_models():
         np.testing.assert_allclose(controller.merged[-1].params[key], array, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["memory", "coalition-memory"])
+@pytest.mark.parametrize("name", ["memory", "coalition-memory", "factor-memory"])
 def test_restored_state_continues_to_the_same_model(name, tmp_path):
     whole = run(aggregator=name)
     first = run(aggregator=name, num_rounds=4, tmp_path=tmp_path, checkpoint="{round}.npz")
