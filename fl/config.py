@@ -76,8 +76,9 @@ class SelectionConfig:
     """Which policy picks the clients, with its own options.
 
     `n_features` coordinates of the last layer are shown to policies that watch models;
-    None shows the whole layer. `features` says which: those of the trained model, as in the
-    paper, or of its difference from the model that was sent. The first `shared_warmup`
+    None shows the whole layer. `features` says which: "model", those of the trained model, as
+    in the paper; "update", of its difference from the model that was sent; "head", the
+    direction of the output layer's bias update (`cvrcore.head`). The first `shared_warmup`
     rounds are drawn uniformly, with the same draws whatever the policy: its own begin
     after them.
     """
@@ -85,13 +86,13 @@ class SelectionConfig:
     policy: str = "uniform"
     n_select: int = 10
     n_features: int | None = None
-    features: Literal["model", "update"] = "model"
+    features: Literal["model", "update", "head"] = "model"
     shared_warmup: int = 0
     options: Options = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         at_least(self.n_select, "selection.n_select", 1)
-        one_of(self.features, "selection.features", ("model", "update"))
+        one_of(self.features, "selection.features", ("model", "update", "head"))
         at_least(self.shared_warmup, "selection.shared_warmup", 0)
         if self.n_features is not None:
             at_least(self.n_features, "selection.n_features", 1)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import cvrcore
 from cvrcore.features import FeatureMap, Model
+from cvrcore.head import HeadMap
 from cvrcore.selectors import policy_class
 
 from .config import ConfigError, SelectionConfig
@@ -40,7 +41,7 @@ class Policy:
 
     Attributes
     ----------
-    features : FeatureMap or None
+    features : FeatureMap, HeadMap or None
         What the policy watches of each model, if it watches any.
     """
 
@@ -52,7 +53,7 @@ class Policy:
         streams: Streams,
         n_rounds: int | None = None,
     ) -> None:
-        self.features: FeatureMap | None = None
+        self.features: FeatureMap | HeadMap | None = None
         self._streams = streams
         self._weights = federation.sizes.astype(np.float64)
         self._warmup = config.shared_warmup
@@ -60,11 +61,14 @@ class Policy:
         names = inspect.signature(policy_class(config.policy)).parameters
         options: dict[str, Any] = {}
         if "n_features" in names:
-            seed = streams.integer("selection", 0)
-            self.features = FeatureMap.last_layer(initial, config.n_features, seed)
+            if config.features == "head":
+                self.features = HeadMap(initial)
+            else:
+                seed = streams.integer("selection", 0)
+                self.features = FeatureMap.last_layer(initial, config.n_features, seed)
+                if "initial" in names and config.features == "model":
+                    options["initial"] = self.features.extract(initial)
             options["n_features"] = self.features.n_features
-            if "initial" in names and config.features == "model":
-                options["initial"] = self.features.extract(initial)
         if "label_counts" in names:
             # Regression has no classes: one class for all makes every client balanced.
             counts = federation.label_counts if federation.n_classes else federation.sizes[:, None]
@@ -99,8 +103,13 @@ class Policy:
     def rows(self, models: Sequence[Model], sent: Sequence[Model]) -> Rows:
         """Return the watched coordinates of models, or of what they changed of those sent."""
         assert self.features is not None
-        rows: Rows = self.features.extract_all(models)
-        return rows - self.features.extract_all(sent) if self._of_updates else rows
+        if isinstance(self.features, HeadMap):
+            rows: Rows = np.zeros((len(models), self.features.n_features))
+            for row, model, own in zip(rows, models, sent, strict=True):
+                row[:] = self.features.updates([model], own)[0]
+            return rows
+        watched: Rows = self.features.extract_all(models)
+        return watched - self.features.extract_all(sent) if self._of_updates else watched
 
     def in_round(self) -> cvrcore.Selector:
         """Return the selector of the next round.

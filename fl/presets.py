@@ -31,13 +31,13 @@ class Method:
     algorithm_options: Options = dataclasses.field(default_factory=dict)
     aggregator: str = "sizes"
     aggregator_options: Options = dataclasses.field(default_factory=dict)
-    features: Literal["model", "update"] = "model"
+    features: Literal["model", "update", "head"] = "model"
     server: Options = dataclasses.field(default_factory=dict)
 
 
 def _bolt(
     aggregator: str = "sizes",
-    features: Literal["model", "update"] = "model",
+    features: Literal["model", "update", "head"] = "model",
     form: str | None = None,
     **options: Any,
 ) -> Method:

@@ -34,6 +34,9 @@ class Aggregator(abc.ABC):
     #: Whether it estimates the update of the whole population: all clients then share one
     #: model, and algorithms that keep several models cannot use it.
     whole_population: ClassVar[bool] = False
+    #: Whether it looks at single layers: a model must then come as one array a parameter, in
+    #: the order of the layers. Others treat a model as one vector.
+    needs_layers: ClassVar[bool] = False
 
     def aggregate(
         self,

@@ -60,6 +60,7 @@ class FactorMemoryAggregator(Aggregator):
 
     name = "factor-memory"
     whole_population = True
+    needs_layers = True
 
     def __init__(
         self,

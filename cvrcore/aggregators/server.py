@@ -238,6 +238,7 @@ class ServedAggregator(Aggregator):
         # An instance has the name and the limits of the aggregator inside.
         self.name = inner.name  # type: ignore[misc]
         self.whole_population = inner.whole_population  # type: ignore[misc]
+        self.needs_layers = inner.needs_layers  # type: ignore[misc]
 
     @property
     def nbytes(self) -> int:

@@ -116,10 +116,12 @@ class Algorithm(abc.ABC):
         """Average model by model; a model that no client trained stays as it is."""
         for j, aggregator in enumerate(self._aggregators):
             mine = np.flatnonzero(updates.starts == j)
-            models = [[updates.vectors[i]] for i in mine]
-            (self.models[j],) = aggregator.aggregate(
-                [self.models[j]], models, updates.clients[mine], weights, updates.selection
+            split = self.resources.layout.split if aggregator.needs_layers else _one_array
+            models = [split(updates.vectors[i]) for i in mine]
+            merged = aggregator.aggregate(
+                split(self.models[j]), models, updates.clients[mine], weights, updates.selection
             )
+            self.models[j] = np.concatenate([array.ravel() for array in merged])
 
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values."""
@@ -142,3 +144,8 @@ class Algorithm(abc.ABC):
         self.models = state["models"].copy()
         for aggregator, saved in zip(self._aggregators, state["aggregators"], strict=True):
             aggregator.load_state_dict(saved)
+
+
+def _one_array(vector: Vector) -> list[Vector]:
+    """Return a model as a list of one array: aggregators that add need no layers."""
+    return [vector]
