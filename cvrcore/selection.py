@@ -10,7 +10,8 @@ import numpy as np
 
 from .validation import Float, Ids
 
-_ARRAYS = ("clients", "coalitions", "scores", "probabilities", "inclusion")
+_OPTIONAL = ("counts", "expected", "sent")  # not stored where they are None
+_ARRAYS = ("clients", "coalitions", "scores", "probabilities", "inclusion", *_OPTIONAL)
 
 
 class _Lazy:
@@ -38,8 +39,8 @@ class Selection:
     Attributes
     ----------
     clients : ndarray of int64, shape (m,)
-        Distinct ids, m = min(n_select, eligible), coalition by coalition where there are
-        any, in the order drawn inside each.
+        Distinct ids, m = min(n_select, eligible) unless the policy's `size_rule` says
+        otherwise, coalition by coalition where there are any, in the order drawn inside each.
     coalitions : ndarray of int64, shape (n_clients,), or None
         Coalition of every client, ``0 .. P - 1``; None in warm-up and for policies
         without coalitions.
@@ -57,6 +58,14 @@ class Selection:
         Index of the round, from 0.
     warmup : bool
         Whether the round belongs to the policy's uniform warm-up.
+    counts : ndarray of int64, shape (m,), or None
+        How often each of `clients` was drawn, at least once, by a policy that draws with
+        replacement; aggregators weigh a report by it. None: every client once.
+    expected : ndarray of float64, shape (n_clients,), or None
+        The expected count of every client, given with `counts`; it may exceed 1, where
+        `inclusion` is the probability of a count above 0.
+    sent : ndarray of shape (n_features,), or None
+        What `select` was told of the model sent, kept for policies that need it.
     """
 
     clients: Ids
@@ -66,6 +75,14 @@ class Selection:
     inclusion: _Lazy = _Lazy()  # noqa: RUF009 - a descriptor, not a default
     round: int = 0
     warmup: bool = False
+    counts: Ids | None = None
+    expected: Float | None = None
+    sent: Float | None = None
+
+    @property
+    def times_drawn(self) -> Ids:
+        """Return how often each of `clients` was drawn: `counts`, or ones."""
+        return np.ones(len(self), dtype=np.int64) if self.counts is None else self.counts
 
     def __len__(self) -> int:
         """Return the number of clients picked."""
@@ -82,13 +99,21 @@ class Selection:
             fields["inclusion"] = None
         return Selection(**fields)
 
+    def changed(self, **fields: Any) -> Selection:
+        """Return a selection with other fields; `inclusion` stays lazy, unlike in `replace`."""
+        return Selection(**{**vars(self), **fields})
+
     def copied(self) -> Selection:
         """Return a selection whose arrays are the caller's own."""
         return Selection(**self._copied_fields())
 
     def plain(self) -> dict[str, Any]:
-        """Return copies of all fields; `inclusion` is None where it has not been computed."""
-        return self.without_lazy()._copied_fields()
+        """Return copies of all fields; `inclusion` is None where it has not been computed.
+
+        Fields that earlier releases did not have are left out where they are None.
+        """
+        fields = self.without_lazy()._copied_fields()
+        return {k: v for k, v in fields.items() if k not in _OPTIONAL or v is not None}
 
     def _copied_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = dict(vars(self))

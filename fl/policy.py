@@ -58,9 +58,10 @@ class Policy:
         self._weights = federation.sizes.astype(np.float64)
         self._warmup = config.shared_warmup
         self._of_updates = config.features == "update"
-        names = inspect.signature(policy_class(config.policy)).parameters
+        kind = policy_class(config.policy)
+        names = inspect.signature(kind).parameters
         options: dict[str, Any] = {}
-        if "n_features" in names:
+        if "n_features" in names or kind.needs & {"models", "updates", "sent"}:
             if config.features == "head":
                 self.features = HeadMap(initial)
             else:
@@ -68,6 +69,7 @@ class Policy:
                 self.features = FeatureMap.last_layer(initial, config.n_features, seed)
                 if "initial" in names and config.features == "model":
                     options["initial"] = self.features.extract(initial)
+        if self.features is not None and "n_features" in names:
             options["n_features"] = self.features.n_features
         if "label_counts" in names:
             # Regression has no classes: one class for all makes every client balanced.
@@ -100,16 +102,33 @@ class Policy:
         """Uniform first rounds: those that all policies share, or the policy's own."""
         return self._warmup or int(getattr(self._chosen, "warmup", 0))
 
-    def rows(self, models: Sequence[Model], sent: Sequence[Model]) -> Rows:
-        """Return the watched coordinates of models, or of what they changed of those sent."""
+    def watched(self, model: Model) -> Rows:
+        """Return the watched coordinates of one model."""
+        if not isinstance(self.features, FeatureMap):
+            raise ConfigError(
+                f"selection.features must be 'model' or 'update' with {self._chosen.name}, which "
+                "watches the model sent, got 'head'"
+            )
+        row: Rows = self.features.extract(model)
+        return row
+
+    def updates(self, models: Sequence[Model], sent: Sequence[Model]) -> Rows:
+        """Return the watched coordinates of what models changed of those sent."""
         assert self.features is not None
         if isinstance(self.features, HeadMap):
             rows: Rows = np.zeros((len(models), self.features.n_features))
             for row, model, own in zip(rows, models, sent, strict=True):
                 row[:] = self.features.updates([model], own)[0]
             return rows
+        changes: Rows = self.features.extract_all(models) - self.features.extract_all(sent)
+        return changes
+
+    def rows(self, models: Sequence[Model], sent: Sequence[Model]) -> Rows:
+        """Return the watched coordinates of models, or of what they changed of those sent."""
+        if self._of_updates or not isinstance(self.features, FeatureMap):
+            return self.updates(models, sent)
         watched: Rows = self.features.extract_all(models)
-        return watched - self.features.extract_all(sent) if self._of_updates else watched
+        return watched
 
     def in_round(self) -> cvrcore.Selector:
         """Return the selector of the next round.

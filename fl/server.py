@@ -120,7 +120,7 @@ class Server:
         selector, algorithm = self.policy.in_round(), self.algorithm
         probed, losses = self._probe(selector, reachable)
         with self._timed("select"):
-            selection = selector.select(reachable, losses)
+            selection = selector.select(reachable, losses, **self._context(selector))
         dropped = self.availability.dropped(t)[selection.clients]
         clients = selection.clients[~dropped]
         with self._timed("train"):
@@ -168,6 +168,15 @@ class Server:
             losses = training_losses(self.engine, self.samples, model, probed)[:, 0]
         return probed, np.where(np.isfinite(losses), losses, np.nan)
 
+    def _context(self, selector: cvrcore.Selector) -> dict[str, Any]:
+        """Return what the policy must know of the model about to be sent."""
+        if "sent" not in selector.needs:
+            return {}
+        model = self.algorithm.models[0]
+        if len(self.algorithm.models) > 1:
+            model = self.algorithm.consensus(self.algorithm.deployment())
+        return {"sent": self.policy.watched(self.layout.split(model))}
+
     def _report(
         self,
         selector: cvrcore.Selector,
@@ -175,15 +184,23 @@ class Server:
         updates: list[Update],
         starts: np.ndarray,
     ) -> dict[str, Any]:
-        """Return the models, losses and durations of reporting clients that the policy uses."""
+        """Return what the policy uses of the reporting clients: models, losses, signals."""
         report: dict[str, Any] = {}
         if self.policy.features is not None:
             models = [self.layout.split(update.vector) for update in updates]
             sent = [self.layout.split(model) for model in self.algorithm.models]
-            report["models"] = self.policy.rows(models, [sent[start] for start in starts])
+            received = [sent[start] for start in starts]
+            if "updates" in selector.needs:
+                report["updates"] = self.policy.updates(models, received)
+            else:
+                report["models"] = self.policy.rows(models, received)
+        if "norms" in selector.needs:
+            pairs = zip(updates, starts, strict=True)
+            changes = [u.vector - self.algorithm.models[start] for u, start in pairs]
+            report["norms"] = np.array([np.linalg.norm(c) for c in changes], dtype=np.float64)
         if selector.loss_statistic is not None:
             report["losses"] = np.array([u.loss for u in updates], dtype=np.float64)
-        if self.config.simulate_time:
+        if self.config.simulate_time or "durations" in selector.needs:
             report["durations"] = self.weights[reported] * self.config.training.epochs
         return report
 

@@ -26,6 +26,15 @@ class RoundUpdates:
     weights: Float
     selection: Selection | None
 
+    @property
+    def times_drawn(self) -> Float:
+        """Return how often each of `clients` was drawn; once without a selection."""
+        if self.selection is None or self.selection.counts is None:
+            return np.ones(self.clients.size)
+        times = np.ones(self.weights.size)
+        times[self.selection.clients] = self.selection.counts
+        return times[self.clients]
+
 
 class Aggregator(abc.ABC):
     """Computes the next global model; a subclass implements `_merge`."""
@@ -64,7 +73,8 @@ class Aggregator(abc.ABC):
         Returns
         -------
         list of arrays
-            A copy of `current` if no client reported.
+            A copy of `current` if no client reported; an aggregator with a memory may step
+            by it where the policy picked nobody.
 
         Raises
         ------
@@ -81,9 +91,8 @@ class Aggregator(abc.ABC):
             shapes = [array.shape for array in update]
             if shapes != wanted:
                 raise ValueError(f"updates of client {client} must be {wanted}, got {shapes}")
-        if ids.size == 0:
-            return [array.copy() for array in current]
-        return self._merge(RoundUpdates(current, updates, ids, checked, selection))
+        received = RoundUpdates(current, updates, ids, checked, selection)
+        return self._merge(received) if ids.size else self._merge_nobody(received)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values."""
@@ -102,6 +111,10 @@ class Aggregator(abc.ABC):
     def nbytes(self) -> int:
         """Bytes that the server keeps between rounds, in memory or on disk."""
         return 0
+
+    def _merge_nobody(self, received: RoundUpdates) -> Arrays:
+        """Return the next model of a round without a report."""
+        return [array.copy() for array in received.current]
 
     @abc.abstractmethod
     def _merge(self, received: RoundUpdates) -> Arrays:

@@ -19,9 +19,15 @@ def check_form(value: str, choices: Sequence[str]) -> str:
 
 
 def inclusion_for(name: str, received: RoundUpdates) -> Float:
-    """Return the inclusion probabilities of a round; refuse 0 for a client that reported."""
+    """Return what weights divide by; refuse 0 for a client that reported.
+
+    The inclusion probabilities of a round or, where clients may be drawn more than once,
+    their expected counts.
+    """
     clients, selection = received.clients, received.selection
     inclusion = None if selection is None else selection.inclusion
+    if selection is not None and selection.counts is not None:
+        inclusion = selection.expected
     if inclusion is None:
         raise ValueError(
             f"selection must state the inclusion probabilities that aggregator {name!r} divides "
@@ -41,7 +47,9 @@ def importance_factors(
     """Return the weight of each reported model; the weights sum to 1, or to 1 on average.
 
     Selected clients without a report count as missing at random: inclusion probabilities are
-    multiplied by the share of the selected clients that reported.
+    multiplied by the share of the selected clients that reported. A client that was drawn
+    more than once counts as often: with expected counts as `inclusion` the first form is
+    then the estimator of Hansen and Hurwitz (1943).
 
     Parameters
     ----------
@@ -55,11 +63,11 @@ def importance_factors(
     """
     assert received.selection is not None
     clients, labels = received.clients, received.selection.coalitions
-    n_selected = len(received.selection)
+    times, n_drawn = received.times_drawn, int(received.selection.times_drawn.sum())
     total = weights.sum()
-    ratios = weights[clients] / (total * inclusion[clients])
+    ratios = times * weights[clients] / (total * inclusion[clients])
     if form == "horvitz-thompson":
-        return np.asarray(ratios * (n_selected / clients.size))
+        return np.asarray(ratios * (n_drawn / times.sum()))
     if form == "self-normalised" or labels is None:
         return np.asarray(ratios / ratios.sum())
     mass = np.bincount(labels, weights=weights) / total

@@ -106,6 +106,15 @@ class MemoryAggregator(Aggregator):
             step += factors.astype(np.float32) @ innovations
         return layout.unflatten(base + step)
 
+    def _merge_nobody(self, received: RoundUpdates) -> Arrays:
+        # A policy of random size picked nobody: its unbiased step is that of the memory. If
+        # picked clients failed, nothing is known of this round, and the model stays.
+        if received.selection is None or len(received.selection) or not self._store.known.any():
+            return super()._merge_nobody(received)
+        layout = FlatLayout(received.current)
+        self._fit(received.weights, layout.size)
+        return layout.unflatten(layout.flatten(received.current) + self._mean())
+
     def _factors(self, received: RoundUpdates) -> Float:
         if self.form == "none":
             return np.zeros(received.clients.size)  # new updates count once they are remembered

@@ -9,12 +9,15 @@ from .base import RoundUpdates, WeightedAggregator
 
 
 class SizesAggregator(WeightedAggregator):
-    """Each report has the weight n_k over the sum of the clients that reported, Eq. (12)."""
+    """Each report has the weight n_k over the sum of the clients that reported, Eq. (12).
+
+    A client drawn more than once counts as often, here and below.
+    """
 
     name = "sizes"
 
     def _factors(self, received: RoundUpdates) -> Float:
-        return received.weights[received.clients]
+        return received.times_drawn * received.weights[received.clients]
 
 
 class MeanAggregator(WeightedAggregator):
@@ -23,7 +26,7 @@ class MeanAggregator(WeightedAggregator):
     name = "mean"
 
     def _factors(self, received: RoundUpdates) -> Float:
-        return np.ones(received.clients.size)
+        return received.times_drawn
 
 
 class CoalitionMassAggregator(WeightedAggregator):
@@ -41,7 +44,7 @@ class CoalitionMassAggregator(WeightedAggregator):
     name = "coalition-mass"
 
     def _factors(self, received: RoundUpdates) -> Float:
-        own = received.weights[received.clients]
+        own: Float = received.times_drawn * received.weights[received.clients]
         if received.selection is None or received.selection.coalitions is None:
             return own
         labels = received.selection.coalitions

@@ -77,6 +77,7 @@ class ActiveSelector(Selector):
 
     name: ClassVar[str] = "active"
     loss_statistic: ClassVar[str | None] = "mean"
+    needs = frozenset({"probe"})
 
     def __init__(
         self,
@@ -103,6 +104,10 @@ class ActiveSelector(Selector):
         self.alpha3 = check_number(third, "alpha3", minimum=0.0, maximum=1.0)
         # Last known losses, NaN if none; "scripts" reads them only for `inclusion`.
         self._losses = np.full(self.n_clients, np.nan)
+        if self._n_valued(self.n_select) == 0:
+            self.needs -= {"losses", "probe"}
+        elif self._fresh:
+            self.needs -= {"losses"}
 
     @property
     def _fresh(self) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,6 +35,7 @@ from ..validation import (
 )
 from .guarded import Guarded
 from .guards import Guards, Incident, Judged
+from .needs import check_declared, check_needs, check_signal
 from .persistence import Saved
 
 __all__ = ["Probe", "Report", "Selector"]
@@ -53,7 +54,10 @@ class Probe:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Checked results of a round: arrays aligned with `clients`, and the clients that failed."""
+    """Checked results of a round: arrays aligned with `clients`, and the clients that failed.
+
+    `signals` holds what else was reported, by name of `cvrcore.selectors.needs.SIGNALS`.
+    """
 
     selection: Selection
     clients: Ids
@@ -61,6 +65,7 @@ class Report:
     losses: Float | None
     durations: Float | None
     failed: Ids
+    signals: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +80,8 @@ class RoundReport:
     failed: Ids
     check_models: Callable[[Any, int], Float | None]
     statistic: str | None
+    signals: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    check_signal: Callable[[str, Any, int], Any] = check_signal
 
     def checked(self) -> Report:
         """Return the report if every value is valid."""
@@ -90,7 +97,8 @@ class RoundReport:
             raise ValueError(
                 f"losses must be non-negative (root mean square), got {losses.min():g}"
             )
-        return Report(self.selection, self.clients, models, losses, durations, self.failed)
+        told = {name: self.check_signal(name, v, size) for name, v in self.signals.items()}
+        return Report(self.selection, self.clients, models, losses, durations, self.failed, told)
 
 
 class Selector(Guarded, Saved, abc.ABC):
@@ -121,6 +129,17 @@ class Selector(Guarded, Saved, abc.ABC):
     #: Which loss `observe` wants from each client: None, "mean" or "rms" (of the model
     #: that was sent, over the client's training samples).
     loss_statistic: ClassVar[str | None] = None
+    #: What the policy cannot do without: names of `cvrcore.selectors.needs.NEEDS`. A policy
+    #: with a `loss_statistic` needs losses.
+    needs: frozenset[str] = frozenset()
+    #: How many distinct clients a round has: "fixed" (``min(n_select, eligible)``), "at-most"
+    #: (that many draws, with repetition: see ``Selection.counts``) or "random" (any, even 0).
+    size_rule: str = "fixed"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        implied = () if cls.loss_statistic is None else ("losses",)
+        cls.needs = check_declared((*cls.needs, *implied), cls.__name__)
 
     def __init__(
         self,
@@ -140,6 +159,7 @@ class Selector(Guarded, Saved, abc.ABC):
         self._rng = check_seed(seed)
         self._pending: Selection | None = None
         self._probed: Ids | None = None
+        self._sent: Float | None = None  # of the `select` under way
         self._use_guards(Guards() if guards is None else guards)
 
     # -- the four verbs ---------------------------------------------------------
@@ -152,7 +172,11 @@ class Selector(Guarded, Saved, abc.ABC):
 
     @serialised
     def select(
-        self, available: ArrayLike | None = None, losses: ArrayLike | None = None
+        self,
+        available: ArrayLike | None = None,
+        losses: ArrayLike | None = None,
+        *,
+        sent: ArrayLike | None = None,
     ) -> Selection:
         """Pick clients for one round.
 
@@ -163,11 +187,15 @@ class Selector(Guarded, Saved, abc.ABC):
         losses : array-like, optional
             Losses of the clients that `probe` returned, in that order; NaN where a
             client did not answer.
+        sent : array-like of shape (n_features,), optional
+            Watched coordinates of the model that is about to be sent, for policies whose
+            `needs` name it.
 
         Returns
         -------
         Selection
-            ``min(n_select, eligible)`` distinct eligible clients.
+            ``min(n_select, eligible)`` distinct eligible clients, unless the policy's
+            `size_rule` says otherwise.
 
         Raises
         ------
@@ -176,7 +204,10 @@ class Selector(Guarded, Saved, abc.ABC):
         """
         eligible = self._eligible(available)
         probe, judged = self._check_probe(losses)
+        self._sent = self._check_sent(sent)
         selection = self._choose(self._admitted(eligible), probe)
+        if self._sent is not None:
+            selection, self._sent = selection.changed(sent=self._sent), None
         if self._gate is not None:
             selection = self._gate.cover(selection, eligible)
             self._gate.begin(eligible)
@@ -192,6 +223,10 @@ class Selector(Guarded, Saved, abc.ABC):
         losses: ArrayLike | None = None,
         durations: ArrayLike | None = None,
         failed: ArrayLike = (),
+        *,
+        norms: ArrayLike | None = None,
+        updates: ArrayLike | None = None,
+        utilities: Any = None,
     ) -> None:
         """Report the results of the pending round, and close it.
 
@@ -205,8 +240,12 @@ class Selector(Guarded, Saved, abc.ABC):
             Their losses (see `loss_statistic`) and seconds taken.
         failed : array-like of int
             Picked clients that are known to have failed.
+        norms, updates, utilities : optional
+            What else the policy's `needs` name; see `cvrcore.selectors.needs.NEEDS`.
         """
-        report, judged = self._check_report(clients, models, losses, durations, failed)
+        signals = {"norms": norms, "updates": updates, "utilities": utilities}
+        told = (clients, models, losses, durations, failed, signals)
+        report, judged = self._check_report(*told)
         self._pending = None  # if learning fails, it must not run again on a partly changed state
         self._learn(report)
         if self._gate is not None:
@@ -222,9 +261,14 @@ class Selector(Guarded, Saved, abc.ABC):
         losses: ArrayLike | None = None,
         durations: ArrayLike | None = None,
         failed: ArrayLike = (),
+        *,
+        norms: ArrayLike | None = None,
+        updates: ArrayLike | None = None,
+        utilities: Any = None,
     ) -> None:
         """Raise what `observe` would raise for these arguments; nothing changes."""
-        self._check_report(clients, models, losses, durations, failed)
+        signals = {"norms": norms, "updates": updates, "utilities": utilities}
+        self._check_report(clients, models, losses, durations, failed, signals)
 
     @serialised
     def resize(self, n_clients: int, weights: ArrayLike) -> None:
@@ -334,6 +378,7 @@ class Selector(Guarded, Saved, abc.ABC):
         losses: ArrayLike | None,
         durations: ArrayLike | None,
         failed: ArrayLike,
+        signals: Mapping[str, Any],
     ) -> tuple[Report, Judged]:
         pending = self._pending
         if pending is None:
@@ -350,7 +395,16 @@ class Selector(Guarded, Saved, abc.ABC):
         refused: list[Incident] = []
         statistic = self.loss_statistic
         told = (models, losses, durations)
-        unchecked = RoundReport(pending, ids, *told, lost, self._check_models, statistic)
+        unchecked = RoundReport(
+            pending,
+            ids,
+            *told,
+            lost,
+            self._check_models,
+            statistic,
+            {name: value for name, value in signals.items() if value is not None},
+            self._check_signal,
+        )
         try:
             report = unchecked.checked()
         except (TypeError, ValueError):
@@ -361,6 +415,7 @@ class Selector(Guarded, Saved, abc.ABC):
             report, wrong = sifted(unchecked)
             refused = [self._refusal(client, why) for client, why in wrong.items()]
         self._check_learnable(report)
+        check_needs(self.name, self.needs, report)
         if self._gate is None:
             return report, Judged()
         judged = self._gate.judge(report.clients, report.models, report.losses, self.round)
@@ -372,4 +427,14 @@ class Selector(Guarded, Saved, abc.ABC):
 
     def _check_models(self, models: ArrayLike, n_reported: int) -> Float | None:
         """Policies that use no models ignore them unread."""
+        return None
+
+    def _check_signal(self, name: str, value: Any, n_reported: int) -> Any:
+        """Return one checked signal; a policy may check more, or return None to ignore it."""
+        return check_signal(name, value, n_reported)
+
+    def _check_sent(self, sent: ArrayLike | None) -> Float | None:
+        """Policies that do not need the model sent ignore it unread."""
+        if "sent" in self.needs:
+            raise NotImplementedError(f"{type(self).__name__} needs `sent`: define _check_sent")
         return None

@@ -95,6 +95,7 @@ class ClassBalancedSelector(Selector):
     """
 
     name: ClassVar[str] = "fedcbs"
+    needs = frozenset({"label_counts"})
 
     def __init__(
         self,

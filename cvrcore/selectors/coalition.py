@@ -88,6 +88,7 @@ class CoalitionSelector(CoalitionState):
     """
 
     name = "fedcvr-bolt"
+    needs = frozenset({"models"})
 
     def __init__(
         self,

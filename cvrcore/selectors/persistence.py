@@ -11,7 +11,7 @@ import numpy as np
 
 from ..runtime.threads import serialised
 from ..selection import Selection
-from ..validation import Float, Ids, check_count, check_ids, check_labels
+from ..validation import Float, Ids, check_count, check_ids, check_labels, check_vector
 from .guards import Gate, Guards
 
 #: 1: without guards; 2: with guards. A state is written in the lowest format that can hold it.
@@ -143,4 +143,12 @@ def _check_pending(stored: dict[str, Any], n_clients: int) -> Selection:
     check_ids(pending.clients, "pending clients", n_clients)
     if pending.coalitions is not None:
         check_labels(pending.coalitions, n_clients, "pending coalitions")
+    if pending.counts is not None:
+        counts = check_vector(pending.counts, "pending counts", len(pending), np.int64)
+        if (counts < 1).any():
+            raise ValueError(f"pending counts must be at least 1, got {counts.min()}")
+    if pending.expected is not None:
+        check_vector(pending.expected, "pending expected", n_clients)
+    if pending.sent is not None:
+        check_vector(pending.sent, "pending sent")
     return pending

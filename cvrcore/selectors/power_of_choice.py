@@ -92,6 +92,7 @@ class PowerOfChoiceSelector(Selector):
     """
 
     name: ClassVar[str] = "power-of-choice"
+    needs = frozenset({"probe"})
 
     def __init__(
         self,

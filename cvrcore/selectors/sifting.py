@@ -17,6 +17,8 @@ def sifted(told: RoundReport) -> tuple[Report, dict[int, str]]:
     """
     names = ("models", "losses", "durations")
     given = {n: list(getattr(told, n)) for n in names if getattr(told, n) is not None}
+    # A function of clients has no value of its own for each client.
+    given |= {name: list(value) for name, value in told.signals.items() if not callable(value)}
     for name, column in given.items():
         if len(column) != told.clients.size:
             raise ValueError(f"{name} must be of {told.clients.size} clients, got {len(column)}")
@@ -36,4 +38,5 @@ def sifted(told: RoundReport) -> tuple[Report, dict[int, str]]:
 def _only(told: RoundReport, given: dict[str, list[Any]], positions: list[int]) -> RoundReport:
     """Return the report of the clients at some positions."""
     parts: dict[str, Any] = {name: [column[i] for i in positions] for name, column in given.items()}
-    return dataclasses.replace(told, clients=told.clients[positions], **parts)
+    signals = {name: parts.pop(name, value) for name, value in told.signals.items()}
+    return dataclasses.replace(told, clients=told.clients[positions], signals=signals, **parts)

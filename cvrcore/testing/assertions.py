@@ -21,8 +21,8 @@ def require(kept: Any, promise: str) -> None:
         raise CheckFailed(promise)
 
 
-def valid(picked: Any, eligible: Any, n_select: int, round: int) -> None:
-    """Fail unless a Selection holds distinct eligible clients, as many as wanted."""
+def valid(picked: Any, eligible: Any, n_select: int, round: int, rule: str = "fixed") -> None:
+    """Fail unless a Selection holds distinct eligible clients, as many as `rule` says."""
     require(isinstance(picked, Selection), f"select must return a Selection, got {picked!r}")
     clients = picked.clients
     require(
@@ -43,14 +43,34 @@ def valid(picked: Any, eligible: Any, n_select: int, round: int) -> None:
         f"where only {np.flatnonzero(eligible).tolist()} are",
     )
     wanted = min(n_select, int(np.count_nonzero(eligible)))
-    require(
-        clients.size == wanted,
-        f"min(n_select, eligible) = {wanted} clients must be picked, got {clients.size}",
-    )
+    if rule == "fixed":
+        require(
+            clients.size == wanted,
+            f"min(n_select, eligible) = {wanted} clients must be picked, got {clients.size}: "
+            "declare another size_rule if the design says so",
+        )
+    counted(picked, n_select if rule == "at-most" else None)
     require(
         picked.round == round,
         f"Selection.round must be the selector's round {round}, got {picked.round}",
     )
+
+
+def counted(picked: Selection, n_draws: int | None) -> None:
+    """Fail unless `counts` fit the clients and, if given, sum to `n_draws`."""
+    counts = picked.counts
+    if counts is None:
+        require(n_draws is None, "a policy of size_rule 'at-most' must state Selection.counts")
+        return
+    require(
+        counts.dtype == np.int64 and counts.shape == picked.clients.shape and (counts >= 1).all(),
+        f"Selection.counts must be int64, one count of at least 1 for each client, got {counts!r}",
+    )
+    require(
+        n_draws is None or counts.sum() == n_draws,
+        f"Selection.counts must sum to the {n_draws} draws of a round, got {counts.sum()}",
+    )
+    require(picked.expected is not None, "Selection.expected must be given with counts, got None")
 
 
 def refused(selector: Selector, call: Callable[[], Any], rule: str) -> None:

@@ -7,7 +7,10 @@ import random
 
 import numpy as np
 
+from ..selection import Selection
+from ..selectors.needs import NEEDS
 from ..selectors.registry import BUILT_IN, policy_class
+from ..validation import Mask
 from .assertions import refused, require, valid
 from .policy_under_test import N_CLIENTS, N_SELECT, PolicyUnderTest, sample_counts
 from .simulation import Simulation
@@ -28,6 +31,13 @@ def identity(policy: PolicyUnderTest) -> None:
         statistic in (None, "mean", "rms"),
         f"loss_statistic must be None, 'mean' or 'rms', got {statistic!r}",
     )
+    rule = selector.size_rule
+    require(
+        rule in ("fixed", "at-most", "random"),
+        f"size_rule must be 'fixed', 'at-most' or 'random', got {rule!r}",
+    )
+    unknown = sorted(set(selector.needs) - set(NEEDS))
+    require(not unknown, f"needs must be among {', '.join(NEEDS)}, got {unknown[:1]}")
     kept = (selector.n_clients, selector.n_select, selector.round)
     require(
         kept == (N_CLIENTS, N_SELECT, 0),
@@ -90,7 +100,7 @@ def global_random(policy: PolicyUnderTest) -> None:
 
 
 def picks(policy: PolicyUnderTest) -> None:
-    """Every round selects min(n_select, eligible) distinct eligible clients."""
+    """Every round selects distinct eligible clients, as many as `size_rule` says."""
     simulation = policy.simulation(seed=1)
     for t in range(120):
         require(
@@ -98,7 +108,8 @@ def picks(policy: PolicyUnderTest) -> None:
             f"round must count the closed rounds: {t}, got {simulation.selector.round}",
         )
         simulation.probe()
-        valid(simulation.select(), simulation.eligible(), N_SELECT, t)
+        rule = simulation.selector.size_rule
+        valid(simulation.select(), simulation.eligible(), N_SELECT, t, rule)
         simulation.observe()
 
 
@@ -123,9 +134,11 @@ def availability(policy: PolicyUnderTest) -> None:
     simulation = policy.simulation(seed=3, n_rounds=5)
     for only in np.flatnonzero(simulation.selector.weights > 0):
         asked = simulation.selector.probe([only])
-        picked = simulation.selector.select([only], None if asked is None else np.ones(asked.size))
+        losses = None if asked is None else np.ones(asked.size)
+        picked = simulation.selector.select([only], losses, **simulation.context())
+        nobody = len(picked) == 0 and simulation.selector.size_rule == "random"
         require(
-            picked.clients.tolist() == [only],
+            picked.clients.tolist() == [only] or nobody,
             f"the only available client {only} must be picked, got {picked.clients.tolist()}",
         )
     for empty in (np.zeros(N_CLIENTS, dtype=bool), [], [3]):
@@ -141,7 +154,7 @@ def sizes(policy: PolicyUnderTest) -> None:
         simulation = Simulation(selector, 3, policy.n_features)
         for t in range(25):
             simulation.probe()
-            valid(simulation.select(), simulation.eligible(), n_select, t)
+            valid(simulation.select(), simulation.eligible(), n_select, t, selector.size_rule)
             simulation.observe()
 
 
@@ -177,11 +190,28 @@ def laws(policy: PolicyUnderTest) -> None:
         if picked.inclusion is not None:
             total = float(picked.inclusion.sum())
             require(
-                abs(total - len(picked)) < 1e-6,
+                abs(total - len(picked)) < 1e-6 or simulation.selector.size_rule != "fixed",
                 f"inclusion must sum to the {len(picked)} clients picked, got {total:.12g}",
             )
             require(
                 (picked.inclusion[picked.clients] > 0).all(),
                 "inclusion must be positive for those who were picked",
             )
+        if picked.expected is not None:
+            _expected_counts(picked, absent)
         simulation.observe()
+
+
+def _expected_counts(picked: Selection, absent: Mask) -> None:
+    """Fail unless expected counts sum to the draws, and are 0 for absent clients alone."""
+    expected = picked.expected
+    assert expected is not None
+    require(
+        expected.shape == absent.shape and not expected[absent].any(),
+        "expected must hold one count for each client, 0 for those who cannot be picked",
+    )
+    require(
+        (expected[picked.clients] > 0).all(), "expected must be positive for those who were picked"
+    )
+    total, n_draws = float(expected.sum()), int(picked.times_drawn.sum())
+    require(abs(total - n_draws) < 1e-6, f"expected must sum to {n_draws} draws, got {total:.12g}")

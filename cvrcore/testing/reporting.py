@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .assertions import CheckFailed, difference, refused, require, valid
+from .assertions import CheckFailed, difference, refused, require
 from .policy_under_test import N_CLIENTS, N_SELECT, PolicyUnderTest, sample_counts
 from .simulation import Simulation
 
@@ -51,13 +51,14 @@ def report_order(policy: PolicyUnderTest) -> None:
 
 
 def stated_needs(policy: PolicyUnderTest) -> None:
-    """A policy needs no losses unless `loss_statistic` says so, nor durations or models."""
+    """What `needs`, `loss_statistic` and the constructor name is enough, and is required."""
     simulation = policy.simulation(seed=7)
     for t in range(10):
         simulation.probe()
         picked = simulation.select()
         report = simulation.report(len(picked))
-        report["durations"] = None
+        if "durations" not in simulation.selector.needs:
+            report["durations"] = None
         if not policy.watches:
             report["models"] = None
         try:
@@ -68,6 +69,13 @@ def stated_needs(policy: PolicyUnderTest) -> None:
                 f"observe with {given or 'nothing but clients'} must be enough in round {t}: set "
                 f"loss_statistic, or name n_features in the constructor, to be given more ({error})"
             ) from error
+    picked = simulation.until_pending(2)
+    complete = simulation.report(len(picked))
+    for name in sorted(simulation.selector.needs & complete.keys()):
+        lacking = functools.partial(
+            simulation.selector.observe, picked.clients, **{**complete, name: None}
+        )
+        refused(simulation.selector, lacking, f"a report without {name}, which needs names")
 
 
 def failures(policy: PolicyUnderTest) -> None:
@@ -80,7 +88,7 @@ def failures(policy: PolicyUnderTest) -> None:
         require(simulation.selector.round == round + 1, "a round that failed must be closed")
     for t in range(12):
         simulation.probe()
-        valid(simulation.select(), simulation.eligible(), N_SELECT, simulation.selector.round)
+        simulation.select_valid(N_SELECT)
         lost = simulation.pending().clients[: t % 3]
         reported = simulation.pending().clients[t % 3 :]
         simulation.selector.observe(reported, failed=lost, **simulation.report(reported.size))
@@ -99,7 +107,7 @@ def abandoned_round(policy: PolicyUnderTest) -> None:
     simulation = policy.simulation(seed=10, n_rounds=3)
     for _ in range(10):
         simulation.probe()
-        valid(simulation.select(), simulation.eligible(), N_SELECT, simulation.selector.round)
+        simulation.select_valid(N_SELECT)
     simulation.observe()
     require(
         simulation.selector.round == 4,
@@ -115,7 +123,9 @@ def bad_calls(
     unselected = int(np.setdiff1d(np.arange(N_CLIENTS), picked)[0])
     ones = np.ones(picked.size)
     models = np.ones((picked.size, policy.n_features))
-    report = {"models": models, "losses": ones}
+    report: dict[str, Any] = {"models": models, "losses": ones}
+    signals = simulation.signals(picked.size)
+    report |= signals
     observe = selector.observe
     yield "no available client", lambda: selector.select(np.zeros(N_CLIENTS, dtype=bool))
     yield "an unknown id", lambda: selector.select([N_CLIENTS])
@@ -136,6 +146,11 @@ def bad_calls(
         yield "models of NaN", lambda: observe(picked, models * np.nan, ones)
         yield "models too narrow", lambda: observe(picked, models[:, 1:], ones)
         yield "too few models", lambda: observe(picked, models[1:], ones)
+    for name, value in signals.items():
+        wrong: tuple[tuple[str, Any], ...] = (("NaN", value * np.nan), ("too few", value[1:]))
+        for what, bad in wrong:
+            told = {**report, name: bad}
+            yield f"{what} of {name}", functools.partial(observe, picked, **told)
     yield "fewer clients", lambda: selector.resize(N_CLIENTS - 1, [])
     yield "too few weights", lambda: policy.join(selector, [1.0], n_added=2)
     yield "negative weights", lambda: policy.join(selector, [1.0, -1.0])
@@ -173,11 +188,11 @@ def resize(policy: PolicyUnderTest) -> None:
     simulation.available = np.arange(total) >= N_CLIENTS  # new clients only
     asked = selector.probe(simulation.available)
     simulation.losses = None if asked is None else np.ones(asked.size)
-    valid(simulation.select(), simulation.eligible(), N_SELECT, selector.round)
+    simulation.select_valid(N_SELECT)
     simulation.observe()
     for _ in range(15):
         simulation.probe()
-        valid(simulation.select(), simulation.eligible(), N_SELECT, selector.round)
+        simulation.select_valid(N_SELECT)
         simulation.observe()
     twin = simulation.continued(type(selector).from_state_dict(selector.state_dict()))
     require(

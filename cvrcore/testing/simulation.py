@@ -9,7 +9,7 @@ import numpy as np
 from ..selection import Selection
 from ..selectors.base import Selector
 from ..validation import Float, Ids, Mask
-from .assertions import CheckFailed
+from .assertions import CheckFailed, valid
 
 
 class Simulation:
@@ -54,8 +54,20 @@ class Simulation:
 
     def select(self) -> Selection:
         """Let the policy select."""
-        self.picked = self.selector.select(self.available, losses=self.losses)
+        self.picked = self.selector.select(self.available, losses=self.losses, **self.context())
         return self.picked
+
+    def context(self) -> dict[str, Any]:
+        """Return what `select` must be told besides availability and losses."""
+        if "sent" not in self.selector.needs:
+            return {}
+        return {"sent": self.rng.normal(size=self.n_features)}
+
+    def select_valid(self, n_select: int) -> Selection:
+        """Let the policy select, and fail unless the selection is valid."""
+        picked, selector = self.select(), self.selector
+        valid(picked, self.eligible(), n_select, selector.round, selector.size_rule)
+        return picked
 
     def observe(self) -> None:
         """Report the selected clients in any order; some fail, some do not reply."""
@@ -67,12 +79,24 @@ class Simulation:
     def report(self, n_reported: int) -> dict[str, Any]:
         """Return a report of `n_reported` clients: models, losses if needed, durations at times."""
         losses = self.rng.gamma(2.0, size=n_reported)
-        timed = self.rng.random() < 0.8
+        timed = self.rng.random() < 0.8 or "durations" in self.selector.needs
         return {
             "models": self.rng.normal(size=(n_reported, self.n_features)),
             "losses": losses if self.selector.loss_statistic is not None else None,
             "durations": self.rng.gamma(2.0, size=n_reported) if timed else None,
+            **self.signals(n_reported),
         }
+
+    def signals(self, n_reported: int) -> dict[str, Any]:
+        """Return the signals that the policy needs; the stream does not move without them."""
+        needs, told = self.selector.needs, {}
+        if "norms" in needs:
+            told["norms"] = self.rng.gamma(2.0, size=n_reported)
+        if "updates" in needs:
+            told["updates"] = self.rng.normal(size=(n_reported, self.n_features))
+        if "utilities" in needs:
+            told["utilities"] = self.rng.normal(size=n_reported)
+        return told
 
     def pending(self) -> Selection:
         """Return the selection of the pending round."""
