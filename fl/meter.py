@@ -30,20 +30,22 @@ class Meter:
         models_sent: int,
         with_losses: bool,
         n_diverged: int = 0,
+        models_returned: int = 1,
     ) -> dict[str, Any]:
         """Count one round and return its part of the record.
 
         ``downlink`` and ``uplink`` are bytes of this round, the probe's included;
         ``probe_bytes`` is the part that would not have been sent without the probe. A
         client that drops out has downloaded but not uploaded; one of the `n_diverged` whose
-        model diverged has uploaded it too. ``entropy`` is that of the
+        model diverged has uploaded it too. `models_sent` and `models_returned` count vectors of
+        the model's size for each client. ``entropy`` is that of the
         shares of all picks so far, in nats: log(n_clients) when all were picked alike.
         """
         picked = selection.clients
         self._times_picked[picked] += 1
         only_probed = np.setdiff1d(probed, picked).size
         probe_bytes = only_probed * self._model_bytes + probed.size * SCALAR
-        upload = self._model_bytes + (SCALAR if with_losses else 0)
+        upload = models_returned * self._model_bytes + (SCALAR if with_losses else 0)
         downloads = picked.size * models_sent + only_probed
         return {
             "available": int(eligible.sum()),

@@ -113,7 +113,10 @@ SERVER = {
     "fedyogi": Method(server={"optimiser": "yogi"}),
 }
 
-METHODS: Mapping[str, Method] = {**TABLE, **ABLATIONS, **BEYOND, **SERVER}
+#: Other training algorithms; see docs/algorithms.md.
+TRAINING = {name: Method(name) for name in ("scaffold", "fednova", "feddyn", "q-fedavg")}
+
+METHODS: Mapping[str, Method] = {**TABLE, **ABLATIONS, **BEYOND, **SERVER, **TRAINING}
 
 _DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic", "regression")
 #: Digits has 1797 samples in all: at the paper's step length it would hardly move.

@@ -19,7 +19,7 @@ from .algorithms import Resources, RoundUpdates, make_algorithm
 from .availability import Availability
 from .config import ConfigError, RunConfig
 from .data import Federation, load_federation
-from .engines import Job, TrainTask, make_engine
+from .engines import Job, make_engine
 from .evaluation import Deployment, evaluate, training_losses
 from .flat import Layout, Vector
 from .history import TIMING, Record
@@ -125,11 +125,8 @@ class Server:
         clients = selection.clients[~dropped]
         with self._timed("train"):
             sent, starts = algorithm.models_sent, algorithm.starts(clients)
-            tasks = [
-                TrainTask(int(k), t, int(start), algorithm.mu, selector.loss_statistic)
-                for k, start in zip(clients, starts, strict=True)
-            ]
-            answers = self.engine.train(algorithm.models, tasks)
+            models, tasks = algorithm.tasks(t, clients, starts, selector.loss_statistic)
+            answers = self.engine.train(models, tasks)
         # A model that diverged counts as a failure: one NaN would stay in the average.
         valid = np.array([a is not None and _is_finite(a) for a in answers], bool)
         updates = [a for a, is_valid in zip(answers, valid, strict=True) if a and is_valid]
@@ -140,11 +137,21 @@ class Server:
             selector.observe(reported, failed=failed, **report)
         with self._timed("merge"):
             vectors = [update.vector for update in updates]
-            algorithm.merge(RoundUpdates(selection, reported, starts_reported, vectors))
+            steps = np.array([update.steps for update in updates], dtype=np.int64)
+            lr = self.config.training.lr
+            algorithm.merge(RoundUpdates(selection, reported, starts_reported, vectors, steps, lr))
         wants_losses = selector.loss_statistic is not None
         n_diverged = sum(a is not None for a in answers) - reported.size
         record = self.meter.round(
-            selection, reachable, probed, reported, failed, sent, wants_losses, n_diverged
+            selection,
+            reachable,
+            probed,
+            reported,
+            failed,
+            sent,
+            wants_losses,
+            n_diverged,
+            algorithm.models_returned,
         )
         record["selector_bytes"] = self.policy.nbytes
         if algorithm.memory_bytes:

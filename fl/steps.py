@@ -22,7 +22,13 @@ WORTH_DROPPING = 0.9
 
 
 class Step(abc.ABC):
-    """SGD steps between `begin` and `end`; `regression` is squared error, not cross entropy."""
+    """SGD steps between `begin` and `end`; `regression` is squared error, not cross entropy.
+
+    Set `whole` before `begin` if the caller moves every parameter between steps, also those
+    that get no gradient.
+    """
+
+    whole: bool = False
 
     def __init__(self, model: FlatModule, regression: bool) -> None:
         self.model = model
@@ -111,7 +117,7 @@ class DenseStep(Step):
         first = self.model.views[0]
         used = torch.from_numpy(x.numpy().any(axis=0))  # five times faster than torch's
         n_used = -(-int(used.sum()) // ALIGN) * ALIGN
-        if n_used > WORTH_DROPPING * x.shape[1]:
+        if self.whole or n_used > WORTH_DROPPING * x.shape[1]:
             self._columns = None
             self._use(self.model.vector, x.shape[1])
             return x, self._vector

@@ -74,12 +74,14 @@ class LocalTrainer:
         stream: np.random.SeedSequence,
         mu: float = 0.0,
         statistic: str | None = None,
+        shift: Vector | None = None,
     ) -> Update:
         """Run local SGD from `vector`, the model received, on the samples of `client`.
 
         `stream` decides the order of the samples in each epoch; `mu` is the weight of
         FedProx's proximal term, anchored at `vector`; `statistic`, "mean" or "rms", is the
-        loss of the received model over the training samples to report.
+        loss of the received model over the training samples to report; `shift` is added to
+        every gradient, as SCAFFOLD and FedDyn do.
         """
         begin, end = self.samples.train_range(client)
         loss = None
@@ -87,8 +89,10 @@ class LocalTrainer:
             loss = summarise(self.measure(vector, "train", begin, end).values, statistic)
         self.model.load(vector)
         targets = self.step.targets(self.samples.y_train[begin:end], self.samples.n_classes)
+        self.step.whole = shift is not None
         x, flat = self.step.begin(self.samples.x_train[begin:end])
-        steps = self._descend(x, targets, flat, np.random.default_rng(stream), mu)
+        added = None if shift is None else torch.tensor(shift, dtype=flat.dtype)[: flat.numel()]
+        steps = self._descend(x, targets, flat, np.random.default_rng(stream), mu, added)
         self.step.end()
         return Update(self.model.export(), loss, steps)
 
@@ -99,6 +103,7 @@ class LocalTrainer:
         flat: torch.Tensor,
         rng: np.random.Generator,
         mu: float,
+        shift: torch.Tensor | None = None,
     ) -> int:
         lr, size = self.training.lr, self.training.batch_size
         anchor = flat.clone() if mu else None
@@ -114,6 +119,8 @@ class LocalTrainer:
                 if drift is not None:
                     # w - lr * (gradient + mu * (w - anchor)), both at the same w.
                     flat.sub_(drift, alpha=lr * mu)
+                if shift is not None:
+                    flat.sub_(shift, alpha=lr)
                 steps += 1
         return steps
 

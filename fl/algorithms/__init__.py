@@ -8,14 +8,18 @@ from ..config import AlgorithmConfig, ConfigError, nearest
 from ..settings import look_up
 from .base import Algorithm, Resources, RoundUpdates
 from .fedavg import FedAvg
+from .feddyn import FedDyn
+from .fednova import FedNova
 from .fedprox import FedProx
 from .fesem import FeSEM
 from .ifca import IFCA
+from .qfedavg import QFedAvg
+from .scaffold import Scaffold
 
 __all__ = ["ALGORITHMS", "Algorithm", "Resources", "RoundUpdates", "make_algorithm"]
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    kind.name: kind for kind in (FedAvg, FedProx, IFCA, FeSEM)
+    kind.name: kind for kind in (FedAvg, FedProx, IFCA, FeSEM, Scaffold, FedNova, FedDyn, QFedAvg)
 }
 
 

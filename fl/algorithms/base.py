@@ -12,7 +12,7 @@ import numpy as np
 from cvrcore import Selection
 from cvrcore.aggregators import Aggregator
 
-from ..engines.base import Engine
+from ..engines.base import Engine, TrainTask
 from ..evaluation import Deployment
 from ..flat import Layout, Vector
 from ..samples import ClientSamples
@@ -44,12 +44,17 @@ class Resources:
 
 @dataclasses.dataclass(frozen=True)
 class RoundUpdates:
-    """The models that `clients` trained in a round, each from the model row in `starts`."""
+    """The models that `clients` trained in a round, each from the model row in `starts`.
+
+    `steps` is how many SGD steps each made, `lr` the length of those steps.
+    """
 
     selection: Selection
     clients: np.ndarray
     starts: np.ndarray
     vectors: list[Vector]
+    steps: np.ndarray
+    lr: float
 
 
 class Algorithm(abc.ABC):
@@ -80,13 +85,54 @@ class Algorithm(abc.ABC):
 
     @property
     def models_sent(self) -> int:
-        """How many models each picked client downloads."""
+        """How many vectors of the model's size each picked client downloads."""
+        return 1
+
+    @property
+    def models_returned(self) -> int:
+        """How many vectors of the model's size each client sends back."""
         return 1
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that aggregators remember between rounds."""
+        """Bytes that aggregators, and the algorithm itself, remember between rounds."""
         return sum(aggregator.nbytes for aggregator in self._aggregators)
+
+    @property
+    def shares(self) -> np.ndarray:
+        """Weight of each client in the objective, summing to 1: by samples.
+
+        With the aggregator ``"mean"`` all clients that have samples count alike.
+        """
+        weights = self.resources.weights
+        if self._aggregators[0].name == "mean":
+            weights = (weights > 0).astype(np.float64)
+        shares: np.ndarray = weights / weights.sum()
+        return shares
+
+    def tasks(
+        self, round: int, clients: np.ndarray, starts: np.ndarray, statistic: str | None
+    ) -> tuple[Vector, list[TrainTask]]:
+        """Return what clients train in `round`: rows for the engine, and a task for each.
+
+        The rows are the models, then the shifts of the clients that have one.
+        """
+        rows, tasks = [*self.models], []
+        pairs = zip(self.proximal(clients), self.shifts(clients), strict=True)
+        for k, start, (mu, shift) in zip(clients, starts, pairs, strict=True):
+            place = None if shift is None else len(rows)
+            if shift is not None:
+                rows.append(shift)
+            tasks.append(TrainTask(int(k), round, int(start), float(mu), statistic, place))
+        return (self.models if len(rows) == len(self.models) else np.stack(rows)), tasks
+
+    def proximal(self, clients: np.ndarray) -> np.ndarray:
+        """Return the weight of each client's proximal term."""
+        return np.full(len(clients), self.mu)
+
+    def shifts(self, clients: np.ndarray) -> list[Vector | None]:
+        """Return what each client adds to every gradient, None for nothing."""
+        return [None] * len(clients)
 
     def starts(self, clients: np.ndarray) -> np.ndarray:
         """Return the row of `models` from which each of `clients` starts to train."""

@@ -28,13 +28,18 @@ class EngineError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class TrainTask:
-    """Train `client` from model number `start` in `round`."""
+    """Train `client` from model number `start` in `round`.
+
+    See `fl.training.LocalTrainer.train` about `mu` and `statistic`; `shift` is the row of the
+    models that holds what is added to each gradient.
+    """
 
     client: int
     round: int
     start: int = 0
     mu: float = 0.0
     statistic: str | None = None
+    shift: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +94,10 @@ class Worker:
         if isinstance(task, MeasureTask):
             return self.trainer.measure(models[task.model], task.split, task.begin, task.end)
         stream = self.streams.sequence("batches", task.round, task.client)
-        return self.trainer.train(models[task.start], task.client, stream, task.mu, task.statistic)
+        shift = None if task.shift is None else models[task.shift]
+        return self.trainer.train(
+            models[task.start], task.client, stream, task.mu, task.statistic, shift
+        )
 
 
 class Engine(abc.ABC):

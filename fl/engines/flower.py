@@ -169,7 +169,7 @@ class _Messenger(Strategy):
     def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> list[Any]:
         models, tasks = self.load
         return [
-            _message(task, models[task.start], node, "train")
+            _message(task, models[task.start], node, "train", shift=_row(models, task.shift))
             for node, task in zip(grid.get_node_ids(), tasks, strict=True)
         ]
 
@@ -232,14 +232,24 @@ def _worker(job: Job, path: str) -> Worker:
 def _received(message: Any, job: Job, path: str, kind: type[Any]) -> tuple[Worker, Any, Vector]:
     fields = dict(message.content["task"])
     fields.pop("number", None)
-    model = message.content["arrays"]["model"].numpy()
-    index = "start" if kind is TrainTask else "model"
-    return _worker(job, path), kind(**{**fields, index: 0}), model[None]
+    arrays = message.content["arrays"]
+    rows = [arrays[name].numpy() for name in ("model", "shift") if name in arrays]
+    fields["start" if kind is TrainTask else "model"] = 0
+    if "shift" in fields:
+        fields["shift"] = 1
+    return _worker(job, path), kind(**fields), np.stack(rows)
 
 
-def _message(task: Any, model: Vector, node: int, kind: str, number: int = 0) -> Any:
+def _row(models: Vector, number: int | None) -> Vector | None:
+    return None if number is None else models[number]
+
+
+def _message(
+    task: Any, model: Vector, node: int, kind: str, number: int = 0, shift: Vector | None = None
+) -> Any:
     fields = {n: v for n, v in dataclasses.asdict(task).items() if v is not None}
-    content = {"arrays": _record(model=model), "task": ConfigRecord({**fields, "number": number})}
+    arrays = {"model": model} if shift is None else {"model": model, "shift": shift}
+    content = {"arrays": _record(**arrays), "task": ConfigRecord({**fields, "number": number})}
     return Message(RecordDict(content), node, kind)
 
 
