@@ -110,20 +110,22 @@ class AlgorithmConfig:
 class ServerConfig:
     """The server's step; see `cvrcore.aggregators.ServerOptimiser`.
 
-    The defaults take the aggregated model as it is. `lr` None is 1 for ``"sgd"`` and 0.01 for
-    the others.
+    The defaults take the aggregated model as it is. `lr` None is 1 for ``"sgd"``, 3 for
+    ``"adaptive"`` and 0.01 for the others; `min_lr` is the shortest step of ``"adaptive"``.
     """
 
-    optimiser: Literal["sgd", "adam", "yogi"] = "sgd"
+    optimiser: Literal["sgd", "adam", "yogi", "adaptive"] = "sgd"
     lr: float | None = None
     momentum: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
     bias_correction: bool = False
+    min_lr: float = 1.0
 
     def __post_init__(self) -> None:
-        one_of(self.optimiser, "server.optimiser", ("sgd", "adam", "yogi"))
+        one_of(self.optimiser, "server.optimiser", ("sgd", "adam", "yogi", "adaptive"))
+        above(self.min_lr, "server.min_lr", 0.0)
         if self.lr is not None:
             above(self.lr, "server.lr", 0.0)
         above(self.tau, "server.tau", 0.0)

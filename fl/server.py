@@ -156,6 +156,8 @@ class Server:
         record["selector_bytes"] = self.policy.nbytes
         if algorithm.memory_bytes:
             record["memory_bytes"] = algorithm.memory_bytes
+        if self.config.server.optimiser == "adaptive":
+            record["server_lr"] = algorithm.server_lr
         if len(algorithm.models) > 1:
             record["starts"] = np.bincount(starts, minlength=len(algorithm.models)).tolist()
         return record

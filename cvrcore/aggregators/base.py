@@ -27,6 +27,12 @@ class RoundUpdates:
     selection: Selection | None
 
     @property
+    def inclusion(self) -> Float | None:
+        """Inclusion probabilities of the clients that reported, where the policy states them."""
+        stated = None if self.selection is None else self.selection.inclusion
+        return None if stated is None else stated[self.clients]
+
+    @property
     def times_drawn(self) -> Float:
         """Return how often each of `clients` was drawn; once without a selection."""
         if self.selection is None or self.selection.counts is None:
@@ -46,6 +52,10 @@ class Aggregator(abc.ABC):
     #: Whether it looks at single layers: a model must then come as one array a parameter, in
     #: the order of the layers. Others treat a model as one vector.
     needs_layers: ClassVar[bool] = False
+    #: Whether to estimate the variance of each step, and the last estimate: a server optimiser
+    #: that adapts its step length asks for it.
+    measures_noise: bool = False
+    noise: float | None = None
 
     def aggregate(
         self,
@@ -138,10 +148,25 @@ class WeightedAggregator(Aggregator):
         total = factors.sum()
         if not total > 0:
             raise ValueError(f"weights of the clients that reported must sum above 0, got {total}")
+        if self.measures_noise:
+            self.noise = self._variance(received, factors, total)
         if not self._is_unnormalised:
             return weighted_mean(received.updates, factors / total)
         models = [*received.updates, received.current]
         return weighted_mean(models, np.append(factors, 1.0 - total))
+
+    def _variance(self, received: RoundUpdates, factors: Float, total: float) -> float:
+        """Return the estimated variance of the step."""
+        from .flat import FlatLayout  # it imports this module
+        from .noise import step_variance
+
+        layout = FlatLayout(received.current)
+        base = layout.flatten(received.current)
+        rows = layout.differences(received.updates, received.clients, base)
+        if not self._is_unnormalised:
+            factors = factors / total
+            rows = rows - factors.astype(rows.dtype) @ rows
+        return step_variance(factors, rows, received.inclusion)
 
 
 def weighted_mean(updates: Sequence[Sequence[NDArray[Any]]], shares: Float) -> Arrays:

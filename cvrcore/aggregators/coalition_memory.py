@@ -12,6 +12,7 @@ from ..validation import Float, Ids
 from .base import Aggregator, Arrays, RoundUpdates
 from .flat import FlatLayout
 from .importance import FORMS, check_form, importance_factors, inclusion_for
+from .noise import step_variance
 from .row_store import LIMIT, RowStore
 
 
@@ -78,6 +79,11 @@ class CoalitionMemoryAggregator(Aggregator):
             step = (mass / mass.sum() - taken).astype(np.float32) @ before
             step += factors.astype(np.float32) @ changes
             after = share.astype(np.float32) @ changes
+        if self.measures_noise:
+            errors = changes - before[labels[clients]]
+            if self.form != "horvitz-thompson":
+                errors -= (factors / factors.sum()).astype(np.float32) @ errors
+            self.noise = step_variance(factors, errors, received.inclusion)
         self._store.fit(mass.size, layout.size)
         for p in range(mass.size):
             if counted[p] > 0:

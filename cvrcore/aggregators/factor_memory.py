@@ -14,6 +14,7 @@ from ..validation import Float, Ids, Mask, check_number, check_stored
 from .base import Aggregator, Arrays, RoundUpdates
 from .flat import FlatLayout
 from .importance import check_form, importance_factors, inclusion_for
+from .noise import step_variance
 from .row_store import LIMIT, RowStore
 
 FACTOR_FORMS: Final = ("self-normalised", "horvitz-thompson")
@@ -119,7 +120,11 @@ class FactorMemoryAggregator(Aggregator):
         with single_blas_thread():
             errors = changes - z[clients].astype(np.float32) @ factor_rows
             step = (shares @ z).astype(np.float32) @ factor_rows
-            step += factors.astype(np.float32) @ errors
+            miss = factors.astype(np.float32) @ errors
+            step += miss
+            if self.measures_noise:
+                around = miss if self.form == "self-normalised" else np.float32(0.0)
+                self.noise = step_variance(factors, errors - around, received.inclusion)
             if z is not z_after:
                 errors = changes - z_after[clients].astype(np.float32) @ factor_rows
             factor_rows += gain @ errors

@@ -12,6 +12,7 @@ from ..validation import Float, check_choice, check_stored, check_vector
 from .base import Aggregator, Arrays, RoundUpdates
 from .flat import FlatLayout
 from .importance import FORMS, check_form, importance_factors, inclusion_for
+from .noise import step_variance
 from .row_store import LIMIT, RowStore
 
 MEMORY_FORMS: Final = (*FORMS, "none")
@@ -102,8 +103,16 @@ class MemoryAggregator(Aggregator):
             if first.any():
                 self._sum += own[first] @ changes[first]
             if self.form == "none":
+                if self.measures_noise:
+                    share = own / np.float32(weights.sum())
+                    self.noise = step_variance(share, innovations, received.inclusion)
                 return layout.unflatten(base + self._mean())
-            step += factors.astype(np.float32) @ innovations
+            change = factors.astype(np.float32) @ innovations
+            step += change
+        if self.measures_noise:
+            if self.form != "horvitz-thompson":
+                innovations -= change  # weights that were divided by their sum
+            self.noise = step_variance(factors, innovations, received.inclusion)
         return layout.unflatten(base + step)
 
     def _merge_nobody(self, received: RoundUpdates) -> Arrays:

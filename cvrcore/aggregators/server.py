@@ -16,9 +16,11 @@ from ..selection import Selection
 from ..validation import check_choice
 from .base import Aggregator, Arrays, RoundUpdates
 
-KINDS: Final = ("sgd", "adam", "yogi")
+KINDS: Final = ("sgd", "adam", "yogi", "adaptive")
 #: Step length of each kind if none is given. 1 takes the aggregated model as it is.
-DEFAULT_LR: Final = {"sgd": 1.0, "adam": 0.01, "yogi": 0.01}
+DEFAULT_LR: Final = {"sgd": 1.0, "adam": 0.01, "yogi": 0.01, "adaptive": 3.0}
+#: Weight of the past in the running means of "adaptive".
+MEMORY: Final = 0.9
 
 Array = NDArray[Any]
 
@@ -34,7 +36,14 @@ class ServerOptimiser:
              ``v <- beta2 * v + (1 - beta2) * d**2``;
              ``x <- x + lr * m / (sqrt(v) + tau)`` (FedAdam [1]_)
     ``yogi`` the same with ``v <- v - (1 - beta2) * d**2 * sign(v - d**2)`` (FedYogi [1]_)
+    ``adaptive`` ``x <- x + lr_t * d`` with ``lr_t`` from the noise of the step, see below
     ======== ==================================================================
+
+    ``adaptive`` takes long steps only where the round says what full participation would say.
+    With s the squared length of d and v its variance over draws, as the aggregator estimates it
+    (`cvrcore.aggregators.noise`), both averaged over rounds, s - v estimates the squared length
+    of the step of full participation. A quadratic falls fastest, on average, for a step length
+    in proportion to ``(s - v) / s``: ``lr_t = lr * (s - v) / s``, at least `min_lr`.
 
     ``sgd`` with ``lr=1`` and without momentum returns the aggregated model to the bit. As in
     [1]_, v starts at ``tau**2`` and there is no correction of the bias of m and v;
@@ -43,10 +52,10 @@ class ServerOptimiser:
 
     Parameters
     ----------
-    kind : {"sgd", "adam", "yogi"}
+    kind : {"sgd", "adam", "yogi", "adaptive"}
     lr : float, optional
-        Positive. Default: 1 for "sgd", 0.01 for the others, whose steps are about `lr` in
-        each coordinate whatever the length of the update.
+        Positive. Default: 1 for "sgd"; 0.01 for "adam" and "yogi", whose steps are about `lr`
+        in each coordinate whatever the length of the update; 3 for "adaptive", its longest step.
     momentum : float
         In [0, 1); of "sgd" alone.
     beta1, beta2 : float
@@ -55,6 +64,8 @@ class ServerOptimiser:
         Positive; "adam" and "yogi" adapt less the larger it is.
     bias_correction : bool
         Of "adam" and "yogi".
+    min_lr : float
+        Positive, at most `lr`; the shortest step of "adaptive".
 
     References
     ----------
@@ -79,6 +90,7 @@ class ServerOptimiser:
         beta2: float = 0.99,
         tau: float = 1e-3,
         bias_correction: bool = False,
+        min_lr: float = 1.0,
     ) -> None:
         self.kind: str = check_choice(kind, "kind", KINDS)
         self.lr = _positive(DEFAULT_LR[kind] if lr is None else lr, "lr")
@@ -88,8 +100,12 @@ class ServerOptimiser:
         self.bias_correction = bool(bias_correction)
         if self.momentum and kind != "sgd":
             raise ValueError(f"momentum must be 0 with kind {kind!r}, which has beta1; got it")
+        self.min_lr = _positive(min_lr, "min_lr")
+        if kind == "adaptive" and self.min_lr > self.lr:
+            raise ValueError(f"min_lr must be at most lr ({self.lr:g}), got {min_lr:g}")
+        self.last_lr = self.lr  # of the last step
         self._steps = 0
-        self._first: Arrays = []  # m
+        self._first: Arrays = []  # m; of "adaptive" the running means of s and v
         self._second: Arrays = []  # v
 
     @property
@@ -102,7 +118,14 @@ class ServerOptimiser:
         """Bytes kept between rounds."""
         return sum(array.nbytes for array in (*self._first, *self._second))
 
-    def step(self, current: Sequence[Array], aggregated: Sequence[Array]) -> Arrays:
+    @property
+    def needs_noise(self) -> bool:
+        """Whether `step` wants the variance of the aggregated update."""
+        return self.kind == "adaptive"
+
+    def step(
+        self, current: Sequence[Array], aggregated: Sequence[Array], noise: float | None = None
+    ) -> Arrays:
         """Return the next model.
 
         Parameters
@@ -111,6 +134,8 @@ class ServerOptimiser:
             The model that was sent.
         aggregated : list of arrays
             What an aggregator made of the models received; of the same shapes.
+        noise : float, optional
+            Variance of `aggregated` over draws, summed over coordinates: "adaptive" needs it.
 
         Raises
         ------
@@ -123,6 +148,8 @@ class ServerOptimiser:
             raise ValueError(f"aggregated must be {wanted}, got {shapes}")
         if self.is_identity:
             return list(aggregated)
+        if self.kind == "adaptive":
+            return self._adaptive_step(current, aggregated, noise)
         kept = [array.shape for array in self._first]
         if self._first and kept != wanted:
             raise ValueError(f"current must be {kept}, as in the rounds before, got {wanted}")
@@ -139,6 +166,37 @@ class ServerOptimiser:
             raise ValueError(f"the server's step must be finite; lr {self.lr:g} may be too large")
         self._first = first if self.kind != "sgd" or self.momentum else []
         self._second = second if self.kind != "sgd" else []
+        self._steps += 1
+        return found
+
+    def _adaptive_step(
+        self, current: Sequence[Array], aggregated: Sequence[Array], noise: float | None
+    ) -> Arrays:
+        """Return the next model; the running means change only if it is finite."""
+        if noise is None or not noise >= 0:
+            raise ValueError(f"noise must be a non-negative number, got {noise!r}")
+        length = sum(
+            float(np.square(np.subtract(after, before, dtype=np.float64)).sum())
+            for before, after in zip(current, aggregated, strict=True)
+            if np.asarray(before).dtype.kind == "f"
+        )
+        # A variance above the squared length says no more than that nothing is known.
+        newest = np.array([length, min(noise, length)])
+        old = self._first[0] if self._first else np.zeros(2)
+        means = MEMORY * old + (1 - MEMORY) * newest
+        known = 1.0 - means[1] / means[0] if means[0] > 0 else 0.0
+        lr = min(max(self.lr * known, self.min_lr), self.lr)
+        found = []
+        for one, other in zip(current, aggregated, strict=True):
+            before, after = np.asarray(one), np.asarray(other)
+            if before.dtype.kind != "f":
+                found.append(after.copy())
+                continue
+            with np.errstate(over="ignore", invalid="ignore"):  # refused below
+                found.append((before + lr * (after - before)).astype(before.dtype))
+        if not all(np.isfinite(array).all() for array in found):
+            raise ValueError(f"the server's step must be finite; lr {lr:g} may be too large")
+        self._first, self.last_lr = [means], lr
         self._steps += 1
         return found
 
@@ -211,7 +269,13 @@ class ServerOptimiser:
         first, second = found
         if any((array < 0).any() for array in second):
             raise ValueError("second must be non-negative: it holds mean squares")
-        if self.kind != "sgd" and [a.shape for a in first] != [a.shape for a in second]:
+        if self.kind == "adaptive" and (
+            second
+            or [a.shape for a in first] not in ([], [(2,)])
+            or any((a < 0).any() for a in first)
+        ):
+            raise ValueError("first must hold two non-negative running means")
+        if self.kind in ("adam", "yogi") and [a.shape for a in first] != [a.shape for a in second]:
             raise ValueError("first and second must have arrays of the same shapes")
         return first, second, steps
 
@@ -239,6 +303,7 @@ class ServedAggregator(Aggregator):
         self.name = inner.name  # type: ignore[misc]
         self.whole_population = inner.whole_population  # type: ignore[misc]
         self.needs_layers = inner.needs_layers  # type: ignore[misc]
+        inner.measures_noise = server.needs_noise
 
     @property
     def nbytes(self) -> int:
@@ -255,7 +320,7 @@ class ServedAggregator(Aggregator):
     ) -> Arrays:
         """Return the next model; see `Aggregator.aggregate`."""
         merged = self.inner.aggregate(current, updates, clients, weights, selection)
-        return self.server.step(current, merged) if len(updates) else merged
+        return self.server.step(current, merged, self.inner.noise) if len(updates) else merged
 
     def _merge(self, received: RoundUpdates) -> Arrays:
         raise NotImplementedError("the aggregator inside merges")  # pragma: no cover

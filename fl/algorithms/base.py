@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cvrcore import Selection
-from cvrcore.aggregators import Aggregator
+from cvrcore.aggregators import Aggregator, ServedAggregator
 
 from ..engines.base import Engine, TrainTask
 from ..evaluation import Deployment
@@ -97,6 +97,12 @@ class Algorithm(abc.ABC):
     def memory_bytes(self) -> int:
         """Bytes that aggregators, and the algorithm itself, remember between rounds."""
         return sum(aggregator.nbytes for aggregator in self._aggregators)
+
+    @property
+    def server_lr(self) -> float:
+        """Step length that the server took last, of its first model."""
+        first = self._aggregators[0]
+        return first.server.last_lr if isinstance(first, ServedAggregator) else 1.0
 
     @property
     def shares(self) -> np.ndarray:

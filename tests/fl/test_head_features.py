@@ -13,6 +13,7 @@ def test_policy_watches_one_number_per_class_and_a_resumed_run_is_the_same(tmp_p
         selection__features="head",
         selection__options={"warmup": 1},
         aggregator="factor-memory",
+        server__optimiser="adaptive",
         checkpoint_every=2,
     )
     whole = fl.run(config, tmp_path / "whole")
@@ -33,4 +34,5 @@ def test_policy_watches_one_number_per_class_and_a_resumed_run_is_the_same(tmp_p
     again = fl.run(config, tmp_path / "cut", resume=True)
     for one, other in zip(whole.rounds, again.rounds, strict=True):
         assert one["picked"] == other["picked"]
+        assert 1.0 <= one["server_lr"] == other["server_lr"] <= 3.0
         assert np.isclose(one["accuracy"], other["accuracy"], rtol=0, atol=0)
