@@ -14,6 +14,7 @@ from setuptools import Extension, setup
 
 SUBJECTS = (
     "affinity",
+    "convolution",
     "covariance",
     "draws",
     "kmeans",

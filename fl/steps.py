@@ -1,13 +1,15 @@
 """A batch in, one step of plain SGD out, in place on a flat model.
 
-Two kinds. `DenseStep` writes out the gradient of a stack of linear layers and adds it to the
-weights inside the same matrix product; `AutogradStep` serves every other module. Both make
-the step of `torch.optim.SGD` without momentum or decay.
+Three kinds. `DenseStep` writes out the gradient of a stack of linear layers and adds it to the
+weights inside the same matrix product; `ConvStep` (conv_step.py) does so for convolutions with
+pooling before them; `AutogradStep` serves every other module. All make the step of
+`torch.optim.SGD` without momentum or decay.
 """
 
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -152,29 +154,50 @@ class DenseStep(Step):
         """Return one-hot rows, or a column of values."""
         if self.regression:
             return y.reshape(len(y), -1)
-        return F.one_hot(y, n_classes).to(self.model.vector.dtype)
+        return one_hot(y, n_classes, self.model.vector.dtype)
 
     def __call__(self, x: torch.Tensor, targets: torch.Tensor, lr: float) -> None:
         """Move the model one step down the mean loss of the batch."""
-        inputs = [x.flatten(1)]
-        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            inputs.append(torch.addmm(bias, inputs[-1], weight.t()).relu_())
-        output = torch.addmm(self.biases[-1], inputs[-1], self.weights[-1].t())
+        linear_step(self.weights, self.biases, x.flatten(1), targets, lr, self.regression)
 
-        # Gradient of the mean loss with respect to the output.
-        if self.regression:
-            delta = output.sub_(targets).mul_(2.0 / targets.numel())
-        else:
-            delta = torch.softmax(output, 1).sub_(targets).mul_(1.0 / len(targets))
-        for i in reversed(range(len(self.weights))):
-            weight, below = self.weights[i], inputs[i]
-            # The layer below needs this weight as it was: its gradient comes first.
-            next_delta = (
-                torch.ops.aten.threshold_backward(delta @ weight, below, 0.0) if i else delta
-            )
-            weight.addmm_(delta.t(), below, alpha=-lr)
-            self.biases[i].sub_(delta.sum(0), alpha=lr)
-            delta = next_delta
+
+def one_hot(y: torch.Tensor, n_classes: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return classes as rows of 0 and 1."""
+    return F.one_hot(y, n_classes).to(dtype)
+
+
+def linear_step(
+    weights: Sequence[torch.Tensor],
+    biases: Sequence[torch.Tensor],
+    x: torch.Tensor,
+    targets: torch.Tensor,
+    lr: float,
+    regression: bool,
+    below: bool = False,
+) -> torch.Tensor:
+    """Move linear layers with ReLU between them one step, in place.
+
+    With `below`, returns the gradient of the loss with respect to `x`.
+    """
+    inputs = [x]
+    for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+        inputs.append(torch.addmm(bias, inputs[-1], weight.t()).relu_())
+    output = torch.addmm(biases[-1], inputs[-1], weights[-1].t())
+
+    # Gradient of the mean loss with respect to the output.
+    if regression:
+        delta = output.sub_(targets).mul_(2.0 / targets.numel())
+    else:
+        delta = torch.softmax(output, 1).sub_(targets).mul_(1.0 / len(targets))
+    for i in reversed(range(len(weights))):
+        # The layer below needs this weight as it was: its gradient comes first.
+        next_delta = delta @ weights[i] if i or below else delta
+        if i:
+            next_delta = torch.ops.aten.threshold_backward(next_delta, inputs[i], 0.0)
+        weights[i].addmm_(delta.t(), inputs[i], alpha=-lr)
+        biases[i].sub_(delta.sum(0), alpha=lr)
+        delta = next_delta
+    return delta
 
 
 def pool_first(module: nn.Module) -> nn.Module:
@@ -194,5 +217,20 @@ def pool_first(module: nn.Module) -> nn.Module:
 
 def make_step(model: FlatModule, regression: bool) -> Step:
     """Return the fastest step that fits the module of `model`."""
-    kind = DenseStep if DenseStep.fits(model.module) else AutogradStep
+    from .conv_step import ConvStep  # it builds on the steps above
+
+    kinds = (DenseStep, ConvStep)
+    kind = next((kind for kind in kinds if kind.fits(model.module)), AutogradStep)
     return kind(model, regression)
+
+
+def make_forward(model: FlatModule) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the fastest way from samples to outputs of `model` without a gradient."""
+    from .conv_step import ConvForward, ConvStep
+
+    if ConvStep.fits(model.module):
+        return ConvForward(model)
+    module = pool_first(model.module)
+    if not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
+        return module
+    return lambda x: module(x.contiguous(memory_format=torch.channels_last))

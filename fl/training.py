@@ -12,7 +12,7 @@ from torch import nn
 from .config import TrainingConfig
 from .flat import FlatModule, Vector
 from .samples import ClientSamples
-from .steps import make_step, pool_first
+from .steps import make_forward, make_step
 
 #: Samples in one forward pass: fixed, so that results do not depend on the engine, and few
 #: enough for a convolution's output to stay in cache.
@@ -64,8 +64,7 @@ class LocalTrainer:
         self.samples = samples
         self.training = training
         self.step = make_step(self.model, samples.regression)
-        self._forward = pool_first(module)
-        self._convolves = any(isinstance(layer, nn.Conv2d) for layer in module.modules())
+        self._forward = make_forward(self.model)
 
     def train(
         self,
@@ -134,8 +133,6 @@ class LocalTrainer:
         for a in range(begin, end, FORWARD_BATCH):
             b = min(a + FORWARD_BATCH, end)
             inputs, wanted = x[a:b], y[a:b]
-            if self._convolves:
-                inputs = inputs.contiguous(memory_format=torch.channels_last)
             output = self._forward(inputs)
             batch = slice(a - begin, b - begin)
             if self.samples.regression:

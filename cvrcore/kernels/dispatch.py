@@ -10,6 +10,7 @@ import functools
 import importlib
 import importlib.util
 import os
+from types import ModuleType
 from typing import Any
 
 from ..runtime.threads import n_threads
@@ -65,6 +66,21 @@ def _extension_built() -> bool:
         return all(importlib.util.find_spec(f"cvrcore_ext.base.{name}") for name in modules)
     except ModuleNotFoundError:
         return False
+
+
+@functools.cache
+def compiled(subject: str) -> ModuleType | None:
+    """Return a compiled module that has no Numba twin, or None where it was not built.
+
+    None under ``CVRCORE_BACKEND=numba`` too: callers have another way to the same results.
+    """
+    if backend() != "cython":
+        return None
+    try:
+        module: ModuleType = importlib.import_module("cvrcore_ext").load(subject)
+    except ImportError:
+        return None
+    return module
 
 
 def __getattr__(name: str) -> Any:
