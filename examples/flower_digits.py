@@ -1,6 +1,6 @@
 """FedAvg in Flower's simulation, with clients selected by cvrcore: digits, offline, a minute.
 
-    pip install 'cvrcore[flower]' scikit-learn
+    pip install '.[flower]' scikit-learn
     python examples/flower_digits.py [POLICY]
 
 Softmax regression in NumPy, 20 clients of two classes each.

@@ -1,6 +1,6 @@
 """FedAvg in NVFlare's simulator, with clients selected by cvrcore: digits, offline, a minute.
 
-    pip install 'cvrcore[nvflare]' scikit-learn
+    pip install '.[nvflare]' scikit-learn
     python examples/nvflare_digits.py [POLICY]
 
 The same file is the job and, called by NVFlare with "client", the training script.

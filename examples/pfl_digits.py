@@ -1,6 +1,6 @@
 """FedAvg in pfl, with users selected by cvrcore: digits, offline, seconds.
 
-    pip install 'cvrcore[pfl]' torch scikit-learn
+    pip install '.[pfl]' torch scikit-learn
     python examples/pfl_digits.py [POLICY]
 
 Softmax regression, 20 users of two classes each.

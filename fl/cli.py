@@ -17,7 +17,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         from .commands import app, exit_code
     except ModuleNotFoundError as error:  # typer or rich: no torch is imported here
-        print(f"error: {error.name} is missing: pip install 'cvrcore[fl]'", file=sys.stderr)
+        from cvrcore.integrations.extras import install_line
+
+        print(f"error: {error.name} is missing: {install_line('fl')}", file=sys.stderr)
         sys.exit(2)
     sys.exit(exit_code(app, arguments))
 

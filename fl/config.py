@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
+from .changes import advice, merged, nested
 from .settings import (
     ConfigError,
     above,
@@ -15,7 +16,6 @@ from .settings import (
     one_of,
     ray_address,
     share,
-    unknown,
 )
 
 __all__ = [
@@ -237,26 +237,21 @@ class RunConfig:
             For a key that does not exist (the nearest one is suggested) and for a value
             of the wrong type or out of range.
         """
-        built: Self = build(cls, values)
+        built: Self = build(cls, values, advise=lambda path: advice(cls, path))
         return built
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with settings changed; dots become ``__``, as in ``training__lr``.
 
+        A table of settings is merged into the present one: ``training={"lr": 0.1}``. A setting
+        whose name no other table has needs no table: ``n_clients=20``. Options of a policy,
+        algorithm or aggregator are dropped when another one is named.
+
         Examples
         --------
         >>> RunConfig().replace(rounds=5, training__lr=0.1).training.lr
         0.1
+        >>> RunConfig().replace(n_clients=20, data={"alpha": 0.5}).data.n_clients
+        20
         """
-        values = self.to_dict()
-        for path, value in changes.items():
-            *parents, name = path.split("__")
-            target = values
-            for parent in parents:
-                if not isinstance(target.get(parent), dict):
-                    raise ConfigError(unknown(parent, target, ""))
-                target = target[parent]
-            if name not in target and parents[-1:] not in (["options"], ["aggregator_options"]):
-                raise ConfigError(unknown(name, target, ".".join(parents)))
-            target[name] = value
-        return type(self).from_dict(values)
+        return type(self).from_dict(merged(self.to_dict(), nested(type(self), changes)))

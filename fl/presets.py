@@ -9,6 +9,7 @@ from typing import Any, Literal
 from cvrcore.selectors import POLICIES
 from cvrcore.selectors.warmup import PAPER_WARMUP
 
+from .changes import merged, nested
 from .config import (
     AlgorithmConfig,
     ConfigError,
@@ -144,14 +145,17 @@ _SCRIPTS_RATE = {"cifar10": 0.01, "cifar100": 0.01, "synthetic": 0.01}
 
 
 def make_config(
-    dataset: str = "digits", method: str = "fedavg", preset: str | None = None, **changes: Any
+    dataset: str | None = None,
+    method: str = "fedavg",
+    preset: str | None = None,
+    **changes: Any,
 ) -> RunConfig:
     """Return the settings of one method on one data set.
 
     Parameters
     ----------
-    dataset : str
-        A data set of `PRESETS`.
+    dataset : str, optional
+        A data set of `PRESETS`. Default: the one that the changes name, or ``"digits"``.
     method : str
         A name of `METHODS`; any other policy, such as one that an installed package
         registers; or METHOD+POLICY, as in ``"fedprox+oort"``: the first trains and merges,
@@ -167,6 +171,8 @@ def make_config(
     >>> make_config("mnist", "fedcvr-bolt", rounds=20).selection.policy
     'fedcvr-bolt'
     """
+    given = nested(RunConfig, changes)
+    dataset = _dataset(dataset, given)
     warmup = "auto" if preset is None else PAPER_WARMUP
     preset = "paper" if preset is None else preset
     settings = look_up(dataset, look_up(preset, PRESETS, "preset"), "dataset")
@@ -191,7 +197,15 @@ def make_config(
         algorithm=AlgorithmConfig(chosen.algorithm, dict(chosen.algorithm_options)),
         server=ServerConfig(**chosen.server),
     )
-    return config.replace(**settings).replace(**changes)
+    return config.replace(**settings).replace(**given)
+
+
+def _dataset(named: str | None, changes: Mapping[str, Any]) -> str:
+    """Return the one data set that the arguments of `make_config` name."""
+    changed = _word(changes.get("data"), "dataset", "")
+    if named is not None and changed and named != changed:
+        raise ConfigError(f"dataset must be given once, got {named!r} and data.dataset={changed!r}")
+    return named or changed or "digits"
 
 
 def find_method(name: str) -> Method:
@@ -223,8 +237,9 @@ def resolve(file: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
         choosing the preset instead of the file's.
     """
     data = file.get("data", {})
+    changes = nested(RunConfig, changes)
     named = {
-        "dataset": changes.get("data__dataset") or _word(data, "dataset", "digits"),
+        "dataset": _word(changes.get("data"), "dataset", "") or _word(data, "dataset", "digits"),
         "method": changes.get("method") or _word(file, "method", "fedavg"),
     }
     preset = changes.get("preset") or (_word(file, "preset", "") if "preset" in file else None)
@@ -240,7 +255,7 @@ def resolve(file: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
             known["selection"] = kept
     if isinstance(data, Mapping):
         known["data"] = {**data, "dataset": named["dataset"]}
-    return RunConfig.from_dict(_merged(base.to_dict(), known)).replace(**changes)
+    return RunConfig.from_dict(merged(base.to_dict(), known)).replace(**changes)
 
 
 def _word(table: Any, key: str, default: str) -> str:
@@ -248,11 +263,3 @@ def _word(table: Any, key: str, default: str) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{key} must be a string, got {value!r}")
     return value
-
-
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in changes.items():
-        both = isinstance(merged.get(key), Mapping) and isinstance(value, Mapping)
-        merged[key] = _merged(merged[key], value) if both else value
-    return merged

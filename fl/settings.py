@@ -7,7 +7,7 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 
@@ -35,8 +35,15 @@ def unknown(name: str, known: Iterable[str], where: str) -> str:
     return f"{prefix}{name} is not a setting{nearest(name, known)}"
 
 
-def build(cls: type[Any], values: Any, where: str = "") -> Any:
+def build(
+    cls: type[Any],
+    values: Any,
+    where: str = "",
+    advise: Callable[[tuple[str, ...]], str] | None = None,
+) -> Any:
     """Build a dataclass, and those inside it, from nested plain values.
+
+    `advise` returns the message for the path of a key that does not exist.
 
     Raises
     ------
@@ -50,10 +57,14 @@ def build(cls: type[Any], values: Any, where: str = "") -> Any:
     arguments = {}
     for name, value in values.items():
         if name not in fields:
-            raise ConfigError(unknown(str(name), fields, where))
+            raise ConfigError(
+                unknown(str(name), fields, where)
+                if advise is None
+                else advise((*filter(None, where.split(".")), str(name)))
+            )
         path = f"{where}.{name}" if where else name
         if dataclasses.is_dataclass(hints[name]):
-            arguments[name] = build(typing.cast(type[Any], hints[name]), value, path)
+            arguments[name] = build(typing.cast(type[Any], hints[name]), value, path, advise)
         else:
             arguments[name] = _typed(value, hints[name], path)
     return cls(**arguments)

@@ -1,11 +1,33 @@
-"""Optional frameworks: name and oldest version in, the module or an error with the pip line out."""
+"""Optional packages: name and oldest version in, the module or an error with the pip line out."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
 import re
+import shlex
+from pathlib import Path
 from types import ModuleType
+
+
+def install_line(extra: str) -> str:
+    """Return the pip line that installs the packages of an extra of cvrcore.
+
+    It names the packages themselves, so that it needs no index that has cvrcore, and builds
+    nothing again. In a checkout it adds the versions that are tested together.
+    """
+    try:
+        declared = importlib.metadata.requires("cvrcore") or []
+    except importlib.metadata.PackageNotFoundError:  # run from the source tree
+        declared = []
+    pattern = re.compile(rf"""(.*?)\s*;\s*extra\s*==\s*['"]{re.escape(extra)}['"]$""")
+    wanted = [found[1] for line in declared if (found := pattern.match(line))]
+    if not wanted:
+        return f"pip install -c constraints.txt '.[{extra}]' in a checkout of cvrcore"
+    constraints = Path(__file__).parents[2] / "constraints.txt"
+    tested = ["-c", str(constraints)] if constraints.is_file() else []
+    line = shlex.join(["pip", "install", *tested, *wanted])
+    return f"{line} (the extra {extra!r} of cvrcore)"
 
 
 def require(module: str, minimum: str, extra: str, distribution: str | None = None) -> ModuleType:
@@ -27,7 +49,7 @@ def require(module: str, minimum: str, extra: str, distribution: str | None = No
     ImportError
         If the framework is missing or older than `minimum`; the message holds the pip line.
     """
-    line = f"pip install 'cvrcore[{extra}]'"
+    line = install_line(extra)
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -37,7 +59,7 @@ def require(module: str, minimum: str, extra: str, distribution: str | None = No
     version = importlib.metadata.version(distribution or module.partition(".")[0])
     if _numbers(version) < _numbers(minimum):
         raise ImportError(
-            f"{module} must be at least {minimum}, got {version}: {line} --upgrade", name=module
+            f"{module} must be at least {minimum}, got {version}: {line}", name=module
         )
     return found
 

@@ -121,8 +121,13 @@ def policy_class(name: str) -> type[Selector]:
     registered = plugins()
     named = [plugin for plugin in registered if plugin.name == name]
     if not named:
-        known = ", ".join(repr(n) for n in sorted({*BUILT_IN, *(p.name for p in registered)}))
-        raise ValueError(f"name must be one of {known}, got {name!r}")
+        import difflib
+
+        names = sorted({*BUILT_IN, *(p.name for p in registered)})
+        plain = str(name).lower().replace("_", "-").replace(" ", "-")
+        close = difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"name must be one of {', '.join(map(repr, names))}, got {name!r}{hint}")
     return load_plugin(named)
 
 

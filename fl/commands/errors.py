@@ -11,6 +11,8 @@ from typing import Any
 
 import typer
 
+from cvrcore.integrations.extras import install_line
+
 #: Extras that hold the optional packages; what is not named here is in ``fl``.
 EXTRAS = {"matplotlib": "report"}
 #: Errors of `fl` whose message is meant for the user.
@@ -59,7 +61,7 @@ def clear_errors(
         if (error.name or "").partition(".")[0] in ("fl", "cvrcore"):
             raise
         wanted = EXTRAS.get(str(error.name).partition(".")[0], "fl")
-        _fail(f"{error.name} is missing: pip install 'cvrcore[{wanted}]'")
+        _fail(f"{error.name} is missing: {install_line(wanted)}")
     except OSError as error:
         _fail(str(error))
     except TypeError as error:

@@ -12,6 +12,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Self
 
+from cvrcore.integrations.extras import install_line
+
 from .federation import DataError
 from .files import MAX_UNPACKED, Download, Source, cache_dir, locate, search_places
 
@@ -84,7 +86,7 @@ def _retrieve(dataset: str, item: Download, folder: Path, timeout: float, deadli
     try:
         import pooch
     except ImportError as error:
-        raise DataError(f"{dataset}: downloading needs pooch: install cvrcore[fl]") from error
+        raise DataError(f"{dataset}: downloading needs pooch: {install_line('fl')}") from error
     failures = []
     for url in item.urls:
         try:

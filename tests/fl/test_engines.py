@@ -181,5 +181,5 @@ def test_engine_flower_without_flwr_gives_the_pip_line(monkeypatch):
     monkeypatch.delitem(sys.modules, "fl.engines.flower", raising=False)
     monkeypatch.setitem(sys.modules, "flwr", None)
     job, samples, _ = make_problem()
-    with pytest.raises(EngineError, match=r"flwr is missing: pip install 'cvrcore\[flower\]'"):
+    with pytest.raises(EngineError, match="flwr is missing: pip install .*flwr"):
         make_engine(EngineConfig("flower"), job, samples)
