@@ -10,13 +10,14 @@ from typing import Any
 from .settings import ConfigError, nearest
 
 #: Tables of options: any key may be set in them, and which keys exist is for others to say.
-OPEN = ("options", "aggregator_options")
+OPEN = ("options", "aggregator_options", "schedule_options")
 #: Options that belong to the value of another setting, and do not outlive it.
 OWNER = {
     ("selection", "options"): ("selection", "policy"),
     ("algorithm", "options"): ("algorithm", "name"),
     ("aggregator_options",): ("aggregator",),
     ("data", "options"): ("data", "dataset"),
+    ("training", "schedule_options"): ("training", "schedule"),
 }
 #: Names that other libraries use, and what they are called here.
 SYNONYMS = {

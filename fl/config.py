@@ -35,7 +35,21 @@ Options = Mapping[str, Any]
 
 PRESET_NAMES = ("paper", "scripts")
 #: Settings that change no result; a run may be continued with others.
-FREE_SETTINGS = ("engine", "checkpoint_every", "data.data_dir", "data.download")
+FREE_SETTINGS = (
+    "engine",
+    "checkpoint_every",
+    "data.data_dir",
+    "data.download",
+    "training.device",  # it changes the rounding of sums, nothing else
+)
+#: Options of each schedule of ``training.lr`` over rounds.
+SCHEDULES: dict[str, tuple[str, ...]] = {
+    "constant": (),
+    "step": ("every", "factor"),
+    "exponential": ("factor",),
+    "linear": ("final",),
+    "cosine": ("final",),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,16 +73,49 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """Local training: plain SGD, no momentum, no decay."""
+    """Local training by SGD; plain by default, as in the paper.
+
+    `momentum` and `weight_decay` are those of `torch.optim.SGD`, with a velocity of 0 at the
+    start of each client's round; `clip_norm` bounds the norm of each gradient. `schedule`
+    changes `lr` from round to round: ``"step"`` multiplies it by ``factor`` (0.1) every
+    ``every`` (30) rounds, ``"exponential"`` by ``factor`` (0.99) every round, ``"linear"`` and
+    ``"cosine"`` lead to ``final`` (0) times `lr` at the end of the run; these are set in
+    `schedule_options`. `device` is ``"cpu"``, ``"cuda"`` (every GPU, one worker each),
+    ``"cuda:1"``, ``"mps"`` or ``"auto"``. `local` names the parameters and buffers that each
+    client keeps to itself, as ``["bn"]``: see docs/own-model.md.
+    """
 
     lr: float = 0.01
     epochs: int = 10
     batch_size: int = 100
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    schedule: Literal["constant", "step", "exponential", "linear", "cosine"] = "constant"
+    schedule_options: Options = dataclasses.field(default_factory=dict)
+    device: str = "cpu"
+    local: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         above(self.lr, "training.lr", 0.0)
         at_least(self.epochs, "training.epochs", 1)
         at_least(self.batch_size, "training.batch_size", 1)
+        one_of(self.schedule, "training.schedule", tuple(SCHEDULES))
+        if not 0.0 <= self.momentum < 1.0:
+            raise ConfigError(f"training.momentum must lie in [0, 1), got {self.momentum:g}")
+        if self.weight_decay < 0.0:
+            raise ConfigError(f"training.weight_decay must be at least 0, got {self.weight_decay}")
+        if self.clip_norm is not None:
+            above(self.clip_norm, "training.clip_norm", 0.0)
+        for name, value in self.schedule_options.items():
+            where = f"training.schedule_options.{name}"
+            if name not in SCHEDULES[self.schedule]:
+                known = ", ".join(SCHEDULES[self.schedule]) or "none"
+                raise ConfigError(f"{where} is not an option of {self.schedule!r}: {known}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+                raise ConfigError(f"{where} must be a number of at least 0, got {value!r}")
+            if name == "every" and (value < 1 or value != int(value)):
+                raise ConfigError(f"{where} must be an integer of at least 1, got {value!r}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,8 +54,14 @@ class History:
 
     @property
     def metric(self) -> str:
-        """``"accuracy"``, or ``"mse"`` in regression."""
-        return "mse" if self.facts.get("n_classes") == 0 else "accuracy"
+        """``"accuracy"``, ``"mse"`` in regression, or the name of the run's own metric."""
+        default = "mse" if self.facts.get("n_classes") == 0 else "accuracy"
+        return str(self.facts.get("metric", default))
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether larger values of the metric are better."""
+        return bool(self.facts.get("higher_is_better", self.metric != "mse"))
 
     def column(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the rounds (from 1) that have `name`, and its values."""
@@ -78,12 +84,12 @@ class History:
         _, values = self.column(name or self.metric)
         if not values.size:
             return None
-        return float(values.min() if self.metric == "mse" else values.max())
+        return float(values.max() if self.higher_is_better else values.min())
 
     def rounds_to(self, target: float) -> int | None:
         """Return the first round (from 1) whose evaluation reached `target`, or None."""
         rounds, values = self.column(self.metric)
-        reached = values <= target if self.metric == "mse" else values >= target
+        reached = values >= target if self.higher_is_better else values <= target
         return int(rounds[reached][0]) if reached.any() else None
 
     def total(self, name: str) -> int:

@@ -7,12 +7,18 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 
-from .config import RunConfig
-from .data import Federation
+from .config import ConfigError, RunConfig
+from .data import DATASETS, Federation
 from .engines.serial import one_thread
 from .history import History, Record
+from .objectives import Function, Metric
+from .own import ModelLike, Own
+from .plugins import DATASETS_GROUP, is_built_in, load, make_federation
 from .server import Server
 from .store import RunStore
+from .streams import Streams
+
+_log = logging.getLogger(__name__)
 
 logger = logging.getLogger("fl")
 
@@ -23,7 +29,10 @@ def run(
     *,
     resume: bool = False,
     progress: bool | Callable[[Record], None] = False,
-    federation: Federation | None = None,
+    federation: Federation | Callable[..., Federation] | None = None,
+    model: str | ModelLike | None = None,
+    loss: Function | None = None,
+    metric: Metric | Function | None = None,
 ) -> History:
     """Train a federation.
 
@@ -37,8 +46,19 @@ def run(
         Continue the run in `folder` from its last checkpoint, to the same History.
     progress : bool or callable
         Show a live progress bar, or call with each round's record.
-    federation : Federation, optional
-        Samples already loaded. Default: the data set that ``config.data`` names.
+    federation : Federation or callable, optional
+        Samples of your own, see `fl.data.Federation.from_arrays`, or a function that returns
+        them; it is given ``seed`` and ``n_clients`` if it has arguments of these names.
+        Default: the data set that ``config.data`` names.
+    model : str, nn.Module or callable, optional
+        A name of `fl.models.MODELS`; a module, whose values are the initial model; or a
+        function that returns a module, given ``in_shape`` and ``n_classes`` if it has
+        arguments of these names. Default: ``config.model``.
+    loss : callable, optional
+        Of outputs and targets of a batch; returns the mean loss. Default: that of the
+        federation's task, see `fl.objectives`.
+    metric : callable or Metric, optional
+        Of outputs and targets; returns one value per sample. Default: that of the task.
 
     Returns
     -------
@@ -51,10 +71,11 @@ def run(
     >>> len(history)
     2
     """
+    config, federation, own = _bring(config, federation, model, loss, metric)
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(RunStore(folder, config, resume)) if folder else None
         stack.enter_context(one_thread())
-        server = stack.enter_context(Server(config, federation, folder))
+        server = stack.enter_context(Server(config, federation, folder, own))
         history = History(config, server.facts)
         if store:
             history.rounds, state = store.restore()
@@ -74,6 +95,52 @@ def run(
         if store:
             store.finish(history.summary())
     return history
+
+
+def _bring(
+    config: RunConfig,
+    federation: Federation | Callable[..., Federation] | None,
+    model: str | ModelLike | None,
+    loss: Function | None,
+    metric: Metric | Function | None,
+) -> tuple[RunConfig, Federation | None, Own | None]:
+    """Return the settings that hold for what the caller brings, and what that is."""
+    if federation is None and not is_built_in(config.data.dataset):
+        federation = load(DATASETS_GROUP, config.data.dataset, tuple(DATASETS))
+    if federation is not None:
+        seed = Streams(config.seed).integer("partition")
+        facts = {"n_clients": config.data.n_clients, **config.data.options}
+        federation = make_federation(federation, seed, **facts)
+        config = _adapted(config, federation)
+    if isinstance(model, str):
+        config, model = config.replace(model=model), None
+    elif model is not None and not callable(model):  # an nn.Module can be called too
+        raise ConfigError(
+            "model must be a name, an nn.Module or a function that returns one, got "
+            f"{type(model).__name__}"
+        )
+    given = model is not None or loss is not None or metric is not None
+    return config, federation, Own(model, loss, metric) if given else None
+
+
+def _adapted(config: RunConfig, federation: Federation) -> RunConfig:
+    """Return `config` with the name and the clients of a federation that the caller brings."""
+    n, wanted = federation.n_clients, config.selection.n_select
+    if wanted > n:
+        raise ConfigError(
+            f"selection.n_select must be at most the {n} clients of the federation "
+            f"{federation.name!r}, got {wanted}"
+        )
+    if (config.data.dataset, config.data.n_clients) == (federation.name, n):
+        return config
+    if config.data.n_clients != n:
+        _log.warning(
+            "the federation %r has %d clients; data.n_clients = %d of the settings does not count",
+            federation.name,
+            n,
+            config.data.n_clients,
+        )
+    return config.replace(data__dataset=federation.name, data__n_clients=n)
 
 
 @contextlib.contextmanager

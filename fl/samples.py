@@ -20,7 +20,8 @@ TENSORS = ("x_train", "y_train", "x_test", "y_test")
 class ClientSamples:
     """Tensors of both splits; client k owns rows ``starts[k] .. starts[k + 1] - 1``.
 
-    Starts are int64 of shape (n_clients + 1,); `n_classes` is 0 in regression.
+    Starts are int64 of shape (n_clients + 1,); `n_classes` is 0 in regression; `task` is one of
+    `fl.objectives.TASKS`, by default what `n_classes` says.
     """
 
     x_train: torch.Tensor
@@ -30,21 +31,28 @@ class ClientSamples:
     train_starts: np.ndarray
     test_starts: np.ndarray
     n_classes: int
+    task: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.task:
+            task = "classification" if self.n_classes else "regression"
+            object.__setattr__(self, "task", task)
 
     @classmethod
     def of(cls, federation: Federation) -> ClientSamples:
         """Order the samples of `federation` by client."""
         x_train, y_train, train_starts = _ordered(federation, federation.train)
         x_test, y_test, test_starts = _ordered(federation, federation.test)
-        return cls(
-            x_train, y_train, x_test, y_test, train_starts, test_starts, federation.n_classes
-        )
+        starts = train_starts, test_starts
+        facts = federation.n_classes, federation.task
+        return cls(x_train, y_train, x_test, y_test, *starts, *facts)
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> ClientSamples:
         """Build the samples from what `arrays` returned."""
         tensors = {name: torch.from_numpy(arrays[name]) for name in TENSORS}
-        return cls(**{**arrays, **tensors, "n_classes": int(arrays["n_classes"])})
+        facts = {"n_classes": int(arrays["n_classes"]), "task": str(arrays["task"])}
+        return cls(**{**arrays, **tensors, **facts})
 
     def arrays(self) -> dict[str, Any]:
         """Return all fields as arrays and plain values, to be sent to another process."""
@@ -53,7 +61,7 @@ class ClientSamples:
     @property
     def regression(self) -> bool:
         """Whether targets are values, not classes."""
-        return self.n_classes == 0
+        return self.task == "regression"
 
     @property
     def n_clients(self) -> int:

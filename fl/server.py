@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import os
 import time
@@ -17,14 +18,19 @@ from cvrcore.aggregators import AGGREGATORS, Aggregator, ServerOptimiser, make_a
 
 from .algorithms import Resources, RoundUpdates, make_algorithm
 from .availability import Availability
+from .carried import Carried
+from .checks import check_federation, check_fit
 from .config import ConfigError, RunConfig
 from .data import Federation, load_federation
 from .engines import Job, make_engine
 from .evaluation import Deployment, evaluate, training_losses
-from .flat import Layout, Vector
+from .flat import FlatModule, Layout, Vector
 from .history import TIMING, Record
 from .meter import Meter
-from .models import DEFAULT_MODEL, build_model
+from .models import DEFAULT_MODEL, MODELS
+from .optimiser import rate
+from .own import Own, describe
+from .plugins import MODELS_GROUP, load
 from .policy import Policy
 from .samples import ClientSamples
 from .streams import Streams
@@ -41,6 +47,8 @@ class Server:
         Samples already at hand.
     folder : path, optional
         Where an aggregator may keep arrays that are too large for memory.
+    own : Own, optional
+        The caller's model, loss and metric.
     """
 
     def __init__(
@@ -48,22 +56,30 @@ class Server:
         config: RunConfig,
         federation: Federation | None = None,
         folder: str | os.PathLike[str] | None = None,
+        own: Own | None = None,
     ) -> None:
         self.config = config
         self._folder = folder
         self.streams = Streams(config.seed)
+        theirs = federation is not None or own is not None
         if federation is None:
             seed = self.streams.integer("partition")
             federation = load_federation(**vars(config.data), seed=seed)
+        if theirs:
+            check_federation(federation)
         self.samples = ClientSamples.of(federation)
         self.weights = federation.sizes.astype(np.float64)
-        self.model = config.model or DEFAULT_MODEL[federation.name]
-        self.layout = Layout.of(self._module(0))
+        self.model, own = _chosen_model(config.model, federation, own)
+        shape, n_classes = self.samples.in_shape, federation.n_classes
+        self.job = Job(self.model, shape, n_classes, config.training, config.seed, own)
+        self.objective = self.job.objective(self.samples.task)
+        module = self.job.module()
+        self.layout, self.carried = _layout(module, config)
+        if theirs:
+            check_fit(module, self.objective, self.samples)
         self._clock: dict[str, float] = {}
 
-        shape, n_classes = self.samples.in_shape, federation.n_classes
-        job = Job(self.model, shape, n_classes, config.training, config.seed)
-        self.engine = make_engine(config.engine, job, self.samples, self._work())
+        self.engine = make_engine(config.engine, self.job, self.samples, self._work())
         try:
             self._prepare(federation)
         except BaseException:
@@ -84,6 +100,11 @@ class Server:
                 self._aggregator,
             ),
         )
+        if self.carried.is_local and len(self.algorithm.models) > 1:
+            raise ConfigError(
+                "training.local must go with an algorithm of one model, got "
+                f"{len(self.algorithm.models)} models of {config.algorithm.name!r}"
+            )
         initial = self.layout.split(self._initial_model(0))
         self.policy = Policy(config.selection, federation, initial, self.streams, config.rounds)
         self.availability = Availability(config.availability, len(self.weights), self.streams)
@@ -93,8 +114,12 @@ class Server:
             "n_clients": len(self.weights),
             "n_samples": int(self.weights.sum()),
             "n_classes": federation.n_classes,
+            "task": self.samples.task,
+            "metric": self.objective.metric.name,
+            "higher_is_better": self.objective.metric.higher_is_better,
             "model": self.model,
-            "n_parameters": self.layout.size,
+            "in_shape": list(self.samples.in_shape),
+            "n_parameters": self.layout.n_parameters,
             "n_features": self.policy.n_features,
             "algorithm": config.algorithm.name,
             "policy": config.selection.policy,
@@ -125,8 +150,10 @@ class Server:
         clients = selection.clients[~dropped]
         with self._timed("train"):
             sent, starts = algorithm.models_sent, algorithm.starts(clients)
+            lr = rate(self.config.training, t, self.config.rounds)
             models, tasks = algorithm.tasks(t, clients, starts, selector.loss_statistic)
-            answers = self.engine.train(models, tasks)
+            tasks = [dataclasses.replace(task, lr=lr) for task in tasks]
+            answers = self.engine.train(*self.carried.start(models, tasks))
         # A model that diverged counts as a failure: one NaN would stay in the average.
         valid = np.array([a is not None and _is_finite(a) for a in answers], bool)
         updates = [a for a, is_valid in zip(answers, valid, strict=True) if a and is_valid]
@@ -138,8 +165,10 @@ class Server:
         with self._timed("merge"):
             vectors = [update.vector for update in updates]
             steps = np.array([update.steps for update in updates], dtype=np.int64)
-            lr = self.config.training.lr
-            algorithm.merge(RoundUpdates(selection, reported, starts_reported, vectors, steps, lr))
+            hidden = self.carried.hide(algorithm.models, starts_reported, vectors)
+            algorithm.merge(RoundUpdates(selection, reported, starts_reported, hidden, steps, lr))
+            who = reported, starts_reported
+            self.carried.average(algorithm.models, *who, vectors, self.weights)
         wants_losses = selector.loss_statistic is not None
         n_diverged = sum(a is not None for a in answers) - reported.size
         record = self.meter.round(
@@ -216,13 +245,15 @@ class Server:
     def evaluate(self) -> Record:
         """Return the metrics of the present models."""
         deployment = self.algorithm.deployment()
-        empty = self.config.empty_test
-        metrics: Record = dict(evaluate(self.engine, self.samples, deployment, empty))
+        if self.carried.is_local:
+            deployment = dataclasses.replace(deployment, personal=self.carried.personal)
+        rule = self.config.empty_test, self.objective.metric
+        metrics: Record = dict(evaluate(self.engine, self.samples, deployment, *rule))
         n_models = len(self.algorithm.models)
         if n_models > 1:
             one = self.algorithm.consensus(deployment)[None]
             shared = Deployment(one, np.zeros_like(deployment.of_client))
-            consensus = evaluate(self.engine, self.samples, shared, empty)
+            consensus = evaluate(self.engine, self.samples, shared, *rule)
             metrics |= {f"consensus_{name}": value for name, value in consensus.items()}
             counts = np.bincount(deployment.of_client[self.weights > 0], minlength=n_models)
             metrics["cluster_sizes"] = counts.tolist()
@@ -235,6 +266,7 @@ class Server:
         return {
             "policy": self.policy.state_dict(),
             "algorithm": self.algorithm.state_dict(),
+            "carried": self.carried.state_dict(),
             "meter": self.meter.state_dict(),
         }
 
@@ -242,6 +274,8 @@ class Server:
         """Restore what `state_dict` returned."""
         self.policy.load_state_dict(state["policy"])
         self.algorithm.load_state_dict(state["algorithm"])
+        if "carried" in state:  # newer than the first release
+            self.carried.load_state_dict(state["carried"])
         self.meter.load_state_dict(state["meter"])
 
     def __enter__(self) -> Server:
@@ -269,13 +303,7 @@ class Server:
         return None if optimiser.is_identity else optimiser
 
     def _initial_model(self, j: int) -> Vector:
-        parameters = [p.detach().reshape(-1) for p in self._module(j).parameters()]
-        vector: Vector = torch.cat(parameters).numpy()
-        return vector
-
-    def _module(self, j: int) -> torch.nn.Module:
-        seed = self.streams.sequence("init", j)
-        return build_model(self.model, self.samples.in_shape, self.samples.n_classes, seed)
+        return FlatModule(self.job.module(j)).export()
 
     def _work(self) -> float:
         config = self.config
@@ -290,6 +318,35 @@ class Server:
         finally:
             spent = time.perf_counter() - began
             self._clock[name] = self._clock.get(name, 0.0) + spent
+
+
+def _chosen_model(
+    name: str | None, federation: Federation, own: Own | None
+) -> tuple[str, Own | None]:
+    """Return the name of the model for records, and what the caller or a package brings."""
+    if own is not None and own.model is not None:
+        return describe(own.model), own
+    name = name or DEFAULT_MODEL.get(federation.name)
+    if name is None:
+        raise ConfigError(
+            f"model must be given for the data set {federation.name!r}: an nn.Module or a "
+            f"function that returns one (model=...), or one of {', '.join(MODELS)}"
+        )
+    if name in MODELS:
+        return name, own
+    factory = load(MODELS_GROUP, name, tuple(MODELS))
+    return name, Own(factory, *(own.functions if own else (None, None)))
+
+
+def _layout(module: torch.nn.Module, config: RunConfig) -> tuple[Layout, Carried]:
+    try:
+        layout = Layout.of(module)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    try:
+        return layout, Carried(layout, config.training.local)
+    except ValueError as error:
+        raise ConfigError(f"training.local: {error}") from None
 
 
 def _finite(value: Any) -> Any:

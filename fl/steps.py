@@ -2,8 +2,8 @@
 
 Three kinds. `DenseStep` writes out the gradient of a stack of linear layers and adds it to the
 weights inside the same matrix product; `ConvStep` (conv_step.py) does so for convolutions with
-pooling before them; `AutogradStep` serves every other module. All make the step of
-`torch.optim.SGD` without momentum or decay.
+pooling before them; `AutogradStep` serves every other module and every loss. All make the step
+of `torch.optim.SGD` without momentum or decay; `fl.optimiser` has those.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .flat import FlatModule
+from .objectives import Objective
 
 #: Columns are kept in multiples of this: a cache line of float32.
 ALIGN = 16
@@ -63,10 +64,19 @@ class AutogradStep(Step):
     Images are laid out with their channels last, which convolution and pooling prefer.
     """
 
-    def __init__(self, model: FlatModule, regression: bool) -> None:
+    def __init__(
+        self, model: FlatModule, regression: bool = False, objective: Objective | None = None
+    ) -> None:
         super().__init__(model, regression)
+        self.objective = objective or Objective("regression" if regression else "classification")
         self.forward = pool_first(model.module)
-        self.parameters = list(model.module.parameters())
+        pairs = zip(model.module.parameters(), model.views, strict=True)
+        #: Parameters that are trained, and the views that steps move.
+        self.parameters, self.views = [], []
+        for parameter, view in pairs:
+            if parameter.requires_grad:
+                self.parameters.append(parameter)
+                self.views.append(view)
 
     def targets(self, y: torch.Tensor, n_classes: int) -> torch.Tensor:
         """Return `y` as it is."""
@@ -76,20 +86,20 @@ class AutogradStep(Step):
         """Return `x` with channels last, and the model's own vector."""
         if x.ndim == 4:
             x = x.permute(0, 2, 3, 1).contiguous()
-        return x, self.model.vector
+        return x, self.model.parameters
 
     def end(self) -> None:
         """Do nothing: steps write to the model itself."""
 
+    def gradients(self, x: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the gradient of the mean loss of a batch, one array per trained parameter."""
+        output = self.forward(x.permute(0, 3, 1, 2) if x.ndim == 4 else x)
+        loss = self.objective.loss(output, targets)
+        return torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+
     def __call__(self, x: torch.Tensor, targets: torch.Tensor, lr: float) -> None:
         """Move the model one step down the mean loss of the batch."""
-        output = self.forward(x.permute(0, 3, 1, 2) if x.ndim == 4 else x)
-        if self.regression:
-            loss = F.mse_loss(output.reshape(targets.shape), targets)
-        else:
-            loss = F.cross_entropy(output, targets)
-        gradients = torch.autograd.grad(loss, self.parameters)
-        torch._foreach_add_(self.model.views, gradients, alpha=-lr)
+        torch._foreach_add_(self.views, self.gradients(x, targets), alpha=-lr)
 
 
 class DenseStep(Step):
@@ -117,6 +127,10 @@ class DenseStep(Step):
         """Prepare steps on samples of `x`: find the inputs that are not always 0."""
         x = x.flatten(1)
         first = self.model.views[0]
+        if x.device.type != "cpu":  # the search would wait for the device
+            self._columns = None
+            self._use(self.model.vector, x.shape[1])
+            return x, self._vector
         used = torch.from_numpy(x.numpy().any(axis=0))  # five times faster than torch's
         n_used = -(-int(used.sum()) // ALIGN) * ALIGN
         if self.whole or n_used > WORTH_DROPPING * x.shape[1]:
@@ -140,9 +154,11 @@ class DenseStep(Step):
     @staticmethod
     def fits(module: nn.Module) -> bool:
         """Whether `module` is [Flatten,] Linear, (ReLU, Linear)*, every layer with a bias."""
-        if not isinstance(module, nn.Sequential):
+        if type(module) is not nn.Sequential or not _is_plain(module):
             return False
-        layers = [layer for layer in module if not isinstance(layer, nn.Flatten)]
+        layers = list(module)
+        if layers and type(layers[0]) is nn.Flatten and layers[0].start_dim == 1:
+            layers = layers[1:]
         return len(layers) % 2 == 1 and all(
             (type(layer) is nn.Linear and layer.bias is not None)
             if i % 2 == 0
@@ -206,7 +222,7 @@ def pool_first(module: nn.Module) -> nn.Module:
     The same function with the same gradient, since both are monotone, but the ReLU sees a
     quarter of the numbers. Layers are shared with `module`; other modules are returned unchanged.
     """
-    if not isinstance(module, nn.Sequential):
+    if type(module) is not nn.Sequential or not _is_plain(module):
         return module
     layers = list(module)
     for i in range(len(layers) - 1):
@@ -215,22 +231,33 @@ def pool_first(module: nn.Module) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def make_step(model: FlatModule, regression: bool) -> Step:
-    """Return the fastest step that fits the module of `model`."""
+def make_step(model: FlatModule, regression: bool, objective: Objective | None = None) -> Step:
+    """Return the fastest step that fits the module of `model`, and its loss."""
     from .conv_step import ConvStep  # it builds on the steps above
 
-    kinds = (DenseStep, ConvStep)
-    kind = next((kind for kind in kinds if kind.fits(model.module)), AutogradStep)
-    return kind(model, regression)
+    written_out = objective is None or (objective.is_default and objective.task != "next-token")
+    if written_out and _is_plain(model.module):
+        for kind in (DenseStep, ConvStep):
+            if kind.fits(model.module):
+                return kind(model, regression)
+    return AutogradStep(model, regression, objective)
 
 
 def make_forward(model: FlatModule) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the fastest way from samples to outputs of `model` without a gradient."""
     from .conv_step import ConvForward, ConvStep
 
-    if ConvStep.fits(model.module):
+    if _is_plain(model.module) and ConvStep.fits(model.module):
         return ConvForward(model)
     module = pool_first(model.module)
     if not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
         return module
-    return lambda x: module(x.contiguous(memory_format=torch.channels_last))
+    return lambda x: module(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x)
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether all parameters are trained, and no hook watches a layer."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return all(p.requires_grad for p in module.parameters()) and not any(
+        getattr(layer, name) for layer in module.modules() for name in hooks
+    )

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from .config import TrainingConfig
 from .flat import FlatModule, Vector
+from .objectives import Objective
+from .optimiser import OptimiserStep, is_plain
+from .own import seeded
 from .samples import ClientSamples
-from .steps import make_forward, make_step
+from .steps import Step, make_forward, make_step
 
 #: Samples in one forward pass: fixed, so that results do not depend on the engine, and few
 #: enough for a convolution's output to stay in cache.
@@ -21,10 +25,10 @@ FORWARD_BATCH = 200
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """Loss of each sample and, in classification, whether the class was hit."""
+    """Loss of each sample, and its score in the metric of the run."""
 
     values: np.ndarray
-    hits: np.ndarray
+    scores: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,22 +53,48 @@ class Update:
 class LocalTrainer:
     """Trains and measures on the samples of any client, with one model in memory.
 
+    Samples and model move to the device once per call, results come back once.
+
     Parameters
     ----------
     module : nn.Module
         The architecture; its values are overwritten.
     samples : ClientSamples
-        All clients' samples.
+        All clients' samples, in main memory.
     training : TrainingConfig
-        Step length, epochs, batch size.
+        Step length, epochs, batch size, optimiser.
+    objective : Objective, optional
+        Loss and metric. Default: those of the samples' task.
+    device : torch.device, optional
+        Default: the CPU.
+    draws : bool
+        Whether the module may draw random numbers while it trains, as dropout does: they are
+        then seeded for each client and round.
     """
 
-    def __init__(self, module: nn.Module, samples: ClientSamples, training: TrainingConfig) -> None:
-        self.model = FlatModule(module)
+    def __init__(
+        self,
+        module: nn.Module,
+        samples: ClientSamples,
+        training: TrainingConfig,
+        objective: Objective | None = None,
+        device: torch.device | None = None,
+        draws: bool = False,
+    ) -> None:
+        self.model = FlatModule(module, device)
         self.samples = samples
         self.training = training
-        self.step = make_step(self.model, samples.regression)
+        self.objective = objective or Objective(samples.task)
+        self.step: Step
+        if is_plain(training):
+            self.step = make_step(self.model, samples.regression, self.objective)
+        else:
+            self.step = OptimiserStep(self.model, self.objective, training)
         self._forward = make_forward(self.model)
+        self._draws = draws
+        # BatchNorm has no variance to estimate from one sample, and raises.
+        norms = (layer for layer in module.modules() if isinstance(layer, _BatchNorm))
+        self._least = 2 if any(norms) else 1
 
     def train(
         self,
@@ -74,24 +104,32 @@ class LocalTrainer:
         mu: float = 0.0,
         statistic: str | None = None,
         shift: Vector | None = None,
+        lr: float | None = None,
     ) -> Update:
         """Run local SGD from `vector`, the model received, on the samples of `client`.
 
         `stream` decides the order of the samples in each epoch; `mu` is the weight of
         FedProx's proximal term, anchored at `vector`; `statistic`, "mean" or "rms", is the
         loss of the received model over the training samples to report; `shift` is added to
-        every gradient, as SCAFFOLD and FedDyn do.
+        every gradient, as SCAFFOLD and FedDyn do; `lr` is the step length, by default that of
+        the settings.
         """
         begin, end = self.samples.train_range(client)
         loss = None
         if statistic is not None:
             loss = summarise(self.measure(vector, "train", begin, end).values, statistic)
         self.model.load(vector)
-        targets = self.step.targets(self.samples.y_train[begin:end], self.samples.n_classes)
+        self.model.module.train()
+        y = self.samples.y_train[begin:end].to(self.model.device)
+        targets = self.step.targets(y, self.samples.n_classes)
         self.step.whole = shift is not None
-        x, flat = self.step.begin(self.samples.x_train[begin:end])
-        added = None if shift is None else torch.tensor(shift, dtype=flat.dtype)[: flat.numel()]
-        steps = self._descend(x, targets, flat, np.random.default_rng(stream), mu, added)
+        x, flat = self.step.begin(self.samples.x_train[begin:end].to(self.model.device))
+        added = None
+        if shift is not None:
+            added = torch.tensor(shift, dtype=flat.dtype, device=flat.device)[: flat.numel()]
+        rng, lr = np.random.default_rng(stream), self.training.lr if lr is None else lr
+        with seeded(_child(stream), self.model.device) if self._draws else nullcontext():
+            steps = self._descend(x, targets, flat, rng, mu, lr, added)
         self.step.end()
         return Update(self.model.export(), loss, steps)
 
@@ -102,46 +140,54 @@ class LocalTrainer:
         flat: torch.Tensor,
         rng: np.random.Generator,
         mu: float,
-        shift: torch.Tensor | None = None,
+        lr: float,
+        shift: torch.Tensor | None,
     ) -> int:
-        lr, size = self.training.lr, self.training.batch_size
+        size, epochs = self.training.batch_size, self.training.epochs
         anchor = flat.clone() if mu else None
         shuffled, shuffled_targets = torch.empty_like(x), torch.empty_like(targets)
+        orders = np.stack([rng.permutation(len(x)) for _ in range(epochs)])
         steps = 0
-        for _ in range(self.training.epochs):
-            order = torch.from_numpy(rng.permutation(len(x)))
+        for order in torch.from_numpy(orders).to(x.device):
             torch.index_select(x, 0, order, out=shuffled)
             torch.index_select(targets, 0, order, out=shuffled_targets)
             for a in range(0, len(x), size):
+                if len(x) - a < self._least:
+                    break  # the last batch is too small for this module
                 drift = None if anchor is None else flat - anchor
-                self.step(shuffled[a : a + size], shuffled_targets[a : a + size], lr)
-                if drift is not None:
-                    # w - lr * (gradient + mu * (w - anchor)), both at the same w.
-                    flat.sub_(drift, alpha=lr * mu)
-                if shift is not None:
-                    flat.sub_(shift, alpha=lr)
+                inputs, wanted = shuffled[a : a + size], shuffled_targets[a : a + size]
+                if isinstance(self.step, OptimiserStep):
+                    self.step.descend(inputs, wanted, lr, drift, mu, shift)
+                else:
+                    self.step(inputs, wanted, lr)
+                    if drift is not None:
+                        # w - lr * (gradient + mu * (w - anchor)), both at the same w.
+                        flat.sub_(drift, alpha=lr * mu)
+                    if shift is not None:
+                        flat.sub_(shift, alpha=lr)
                 steps += 1
         return steps
 
     @torch.no_grad()
     def measure(self, vector: Vector, split: str, begin: int, end: int) -> Losses:
-        """Return the loss of `vector` on samples ``begin .. end - 1`` of a split."""
+        """Return loss and score of `vector` on samples ``begin .. end - 1`` of a split."""
         self.model.load(vector)
-        x, y = self.samples.split(split)
-        values = np.empty(end - begin, dtype=np.float32)
-        hits = np.zeros(end - begin, dtype=bool)
-        for a in range(begin, end, FORWARD_BATCH):
-            b = min(a + FORWARD_BATCH, end)
-            inputs, wanted = x[a:b], y[a:b]
-            output = self._forward(inputs)
-            batch = slice(a - begin, b - begin)
-            if self.samples.regression:
-                wrong = (output.reshape(b - a, -1) - wanted.reshape(b - a, -1)).square_()
-                values[batch] = wrong.mean(1).numpy()
-            else:
-                values[batch] = F.cross_entropy(output, wanted, reduction="none").numpy()
-                hits[batch] = (output.argmax(1) == wanted).numpy()
-        return Losses(values, hits)
+        self.model.module.eval()
+        x, y = (part[begin:end].to(self.model.device) for part in self.samples.split(split))
+        found = []
+        for a in range(0, end - begin, FORWARD_BATCH):
+            inputs, wanted = x[a : a + FORWARD_BATCH], y[a : a + FORWARD_BATCH]
+            found.append(self.objective.each(self._forward(inputs), wanted))
+        if not found:
+            return Losses(np.empty(0, np.float32), np.empty(0, np.float32))
+        losses, scores = (torch.cat(parts) for parts in zip(*found, strict=True))
+        both = torch.stack([losses.to(torch.float32), scores.to(torch.float32)]).cpu().numpy()
+        return Losses(both[0], both[1])
+
+
+def _child(stream: np.random.SeedSequence) -> np.random.SeedSequence:
+    """Return the seed of what a module draws itself, apart from the order of samples."""
+    return np.random.SeedSequence(stream.entropy, spawn_key=(*stream.spawn_key, 0))
 
 
 def summarise(values: np.ndarray, statistic: str) -> float:

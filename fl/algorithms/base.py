@@ -168,7 +168,7 @@ class Algorithm(abc.ABC):
         """Average model by model; a model that no client trained stays as it is."""
         for j, aggregator in enumerate(self._aggregators):
             mine = np.flatnonzero(updates.starts == j)
-            split = self.resources.layout.split if aggregator.needs_layers else _one_array
+            split = self.resources.layout.arrays if aggregator.needs_layers else _one_array
             models = [split(updates.vectors[i]) for i in mine]
             merged = aggregator.aggregate(
                 split(self.models[j]), models, updates.clients[mine], weights, updates.selection

@@ -11,9 +11,14 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
+from torch import nn
 
 from ..config import TrainingConfig
+from ..devices import resolve
 from ..flat import Vector
+from ..models import build_model
+from ..objectives import Objective
+from ..own import Own
 from ..samples import ClientSamples
 from ..streams import Streams
 from ..training import LocalTrainer, Losses, Update
@@ -31,7 +36,7 @@ class TrainTask:
     """Train `client` from model number `start` in `round`.
 
     See `fl.training.LocalTrainer.train` about `mu` and `statistic`; `shift` is the row of the
-    models that holds what is added to each gradient.
+    models that holds what is added to each gradient; `lr` None is that of the settings.
     """
 
     client: int
@@ -40,6 +45,7 @@ class TrainTask:
     mu: float = 0.0
     statistic: str | None = None
     shift: int | None = None
+    lr: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,23 +76,43 @@ def longest_first(tasks: Sequence[Task], samples: ClientSamples) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What an engine needs to know of a run, apart from the samples."""
+    """What an engine needs to know of a run, apart from the samples.
+
+    `own` holds what the caller brings; without a model in it, `model` is a name of
+    `fl.models.MODELS`.
+    """
 
     model: str
     in_shape: tuple[int, ...]
     n_classes: int
     training: TrainingConfig
     seed: int
+    own: Own | None = None
+
+    def module(self, number: int = 0) -> nn.Module:
+        """Return a new module with the values of initial model `number`, on the CPU."""
+        seed = Streams(self.seed).sequence("init", number)
+        if self.own is not None and self.own.model is not None:
+            return self.own.module(self.in_shape, self.n_classes, seed, number)
+        return build_model(self.model, self.in_shape, self.n_classes, seed)
+
+    def objective(self, task: str) -> Objective:
+        """Return loss and metric of a run of `task`."""
+        return Objective(task) if self.own is None else Objective(task, *self.own.functions)
 
 
 class Worker:
     """Does tasks one after the other; every engine has one or more workers."""
 
     def __init__(self, job: Job, samples: ClientSamples) -> None:
-        from ..models import build_model
-
-        module = build_model(job.model, job.in_shape, job.n_classes, seed=0)
-        self.trainer = LocalTrainer(module, samples, job.training)
+        self.trainer = LocalTrainer(
+            job.module(),
+            samples,
+            job.training,
+            job.objective(samples.task),
+            resolve(job.training.device),
+            draws=job.own is not None,
+        )
         self.streams = Streams(job.seed)
 
     def do(self, task: Task, models: np.ndarray) -> Update | Losses:
@@ -96,7 +122,7 @@ class Worker:
         stream = self.streams.sequence("batches", task.round, task.client)
         shift = None if task.shift is None else models[task.shift]
         return self.trainer.train(
-            models[task.start], task.client, stream, task.mu, task.statistic, shift
+            models[task.start], task.client, stream, task.mu, task.statistic, shift, task.lr
         )
 
 

@@ -127,7 +127,7 @@ class FlowerEngine(Engine):
                 raise EngineError(f"measuring failed on a node: {reply.error.reason}")
             arrays = reply.content["arrays"]
             task = tasks[int(reply.content["metrics"]["number"])]
-            found[task] = Losses(arrays["values"].numpy(), arrays["hits"].numpy())
+            found[task] = Losses(arrays["values"].numpy(), arrays["scores"].numpy())
         return found
 
 
@@ -215,7 +215,7 @@ def client_app(job: Job, path: str) -> ClientApp:
         worker, task, model = _received(message, job, path, MeasureTask)
         losses: Any = worker.do(task, model)
         number = message.content["task"]["number"]
-        return _reply(message, {"number": number}, values=losses.values, hits=losses.hits)
+        return _reply(message, {"number": number}, values=losses.values, scores=losses.scores)
 
     selectable(app, size=lambda context: 1)
     return app

@@ -29,6 +29,7 @@ class Descriptor:
     train_starts: np.ndarray
     test_starts: np.ndarray
     n_classes: int
+    task: str
 
 
 def share(samples: ClientSamples) -> tuple[int, Descriptor, ClientSamples]:
@@ -44,9 +45,8 @@ def share(samples: ClientSamples) -> tuple[int, Descriptor, ClientSamples]:
         tensors[name] = (offset, tuple(tensor.shape), dtype)
         offset += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
     size = max(offset, _ALIGN)
-    descriptor = Descriptor(
-        size, tensors, samples.train_starts, samples.test_starts, samples.n_classes
-    )
+    starts = samples.train_starts, samples.test_starts
+    descriptor = Descriptor(size, tensors, *starts, samples.n_classes, samples.task)
     handle = _anonymous_file(size)
     mapped = attach(handle, descriptor)
     for name in TENSORS:
@@ -71,6 +71,7 @@ def attach(handle: int, descriptor: Descriptor) -> ClientSamples:
         train_starts=descriptor.train_starts,
         test_starts=descriptor.test_starts,
         n_classes=descriptor.n_classes,
+        task=descriptor.task,
     )
 
 

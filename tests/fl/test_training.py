@@ -185,6 +185,31 @@ def test_layout_splits_into_the_modules_arrays():
     assert_array_equal(flat.export()[layout.last_layer], head)
 
 
-def test_module_with_buffers_is_refused():
-    with pytest.raises(ValueError, match="got the buffer 'running_mean'"):
-        Layout.of(torch.nn.BatchNorm1d(3))
+def test_buffers_follow_the_parameters_in_the_vector():
+    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    layout = Layout.of(module)
+    assert layout.n_parameters == 4 * 3 + 3 + 3 + 3
+    assert layout.buffer_names == ("1.running_mean", "1.running_var", "1.num_batches_tracked")
+    flat = FlatModule(module)
+    module.train()(torch.arange(20.0).reshape(5, 4))
+    state = layout.state(flat.export())
+    for name, values in module.state_dict().items():
+        assert_array_equal(state[name], values.numpy())
+    assert state["1.num_batches_tracked"] == 1
+
+
+def test_constants_of_a_module_do_not_travel():
+    class Masked(torch.nn.Linear):
+        def __init__(self):
+            super().__init__(2, 2)
+            self.register_buffer("mask", torch.ones(2, dtype=torch.bool))
+            self.register_buffer("future", torch.full((2,), -torch.inf))
+            self.register_buffer("cache", torch.ones(2), persistent=False)
+
+    assert Layout.of(Masked()).buffer_names == ()
+
+
+def test_parameters_of_mixed_types_are_refused():
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).half())
+    with pytest.raises(ValueError, match="got torch.float16, torch.float32"):
+        Layout.of(module)

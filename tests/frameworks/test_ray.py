@@ -99,7 +99,7 @@ def test_tasks_equal_serial_bit_for_bit(cluster):
         pairs = zip(engine.measure(models, tasks), serial.measure(models, tasks), strict=True)
         for answer, other in pairs:
             assert_array_equal(answer.values, other.values)
-            assert_array_equal(answer.hits, other.hits)
+            assert_array_equal(answer.scores, other.scores)
         with pytest.raises(EngineError, match="(?s)a worker of the Ray cluster failed.*IndexError"):
             engine.train(models, [TrainTask(0, 0, start=7), *train_tasks()])
         assert_same(engine.train(models, train_tasks()), serial.train(models, train_tasks()))
