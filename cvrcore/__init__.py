@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         variance_reduction,
     )
     from .compilation import compile
+    from .guards import Guards, Incident
     from .ids import IdMap
     from .runtime.config import show_config
     from .runtime.plan import Plan, make_plan
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from .selectors import make_selector
     from .selectors.base import Selector
     from .selectors.coalition import CoalitionSelector
-    from .selectors.guards import Guards, Incident
     from .selectors.options import Rule, Solver
 
 __version__ = "0.1.0"
@@ -59,9 +59,9 @@ __all__ = [
 #: The module that defines each public name; "" for a public module.
 _HOMES = {
     "CoalitionSelector": "selectors.coalition",
-    "Guards": "selectors.guards",
+    "Guards": "guards",
     "IdMap": "ids",
-    "Incident": "selectors.guards",
+    "Incident": "guards",
     "Plan": "runtime.plan",
     "Selection": "selection",
     "Selector": "selectors.base",

@@ -171,7 +171,19 @@ def check_weights(value: ArrayLike | None, n_clients: int, name: str = "weights"
         raise ValueError(f"{name} must be non-negative, got {weights[k]:g} at [{k}]")
     if not weights.any():
         raise ValueError(f"{name} must not be all zero, got {n_clients} zeros")
+    check_total(weights, name)
     return weights
+
+
+def check_total(weights: Float, name: str) -> None:
+    """Raise ValueError if the sum of finite weights overflows; name the largest."""
+    with np.errstate(over="ignore"):
+        total = float(weights.sum())
+    if not math.isfinite(total):
+        k = int(np.argmax(weights))
+        raise ValueError(
+            f"{name} must have a finite sum, got {weights[k]:g} for client {k}: correct or bound it"
+        )
 
 
 def check_ids(value: ArrayLike, name: str, n_clients: int) -> Ids:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 import cvrcore
 from cvrcore.features import FeatureMap, Model
 from cvrcore.head import HeadMap
-from cvrcore.selectors import policy_class
+from cvrcore.selectors import gathered_guards, policy_class
 
 from .config import ConfigError, SelectionConfig
 from .data import Federation
@@ -20,6 +21,18 @@ from .flat import Vector
 from .streams import Streams
 
 Rows = NDArray[np.floating[Any]]
+
+
+def model_guards(options: Mapping[str, Any]) -> cvrcore.Guards:
+    """Return the guards of a selector's options as far as they hold for whole models too.
+
+    A number for ``max_norm`` is about the watched coordinates alone; a multiple of the median
+    fits both.
+    """
+    guards = gathered_guards(dict(options))
+    if isinstance(guards.max_norm, str):
+        return guards
+    return dataclasses.replace(guards, max_norm=None)
 
 
 class Policy:

@@ -31,7 +31,7 @@ from .models import DEFAULT_MODEL, MODELS
 from .optimiser import rate
 from .own import Own, describe
 from .plugins import MODELS_GROUP, load
-from .policy import Policy
+from .policy import Policy, model_guards
 from .samples import ClientSamples
 from .streams import Streams
 from .training import Update
@@ -292,6 +292,7 @@ class Server:
         if kind is not None and "folder" in inspect.signature(kind).parameters and self._folder:
             options = {"folder": self._folder, **options}
         try:
+            options.setdefault("guards", model_guards(self.config.selection.options))
             return make_aggregator(name, server=self._optimiser(), **options)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"aggregator: {error}") from error

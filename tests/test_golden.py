@@ -12,6 +12,8 @@ import cvrcore.state
 from cvrcore.selectors import BUILT_IN as POLICIES
 from cvrcore.selectors.persistence import FORMATS
 
+WRITTEN = {1: 1, 2: 3, 3: 3}  # the format in which a state of each format is written again
+MOVED = ("format", "eligible")  # keys of format 2 that later formats need not repeat
 GOLDEN = Path(__file__).parent / "golden"
 spec = importlib.util.spec_from_file_location("golden_make", GOLDEN / "make.py")
 golden = importlib.util.module_from_spec(spec)
@@ -24,7 +26,8 @@ def assert_holds(written, kept):
         np.testing.assert_equal(written, kept)
         return
     for key, value in kept.items():
-        assert_holds(written[key], value)
+        if key not in MOVED:
+            assert_holds(written[key], value)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -32,7 +35,7 @@ def assert_holds(written, kept):
 def test_golden_state_continues(number, policy, tmp_path):
     selector = cvrcore.Selector.load(GOLDEN / f"format{number}-{policy}.npz")
     assert (selector.name, selector.round) == (policy, 9)
-    assert selector.state_dict()["format"] == number
+    assert selector.state_dict()["format"] == WRITTEN[number]
     selector.save(tmp_path / "again.npz")
     written, kept = (
         cvrcore.state.load_state(path)

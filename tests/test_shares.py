@@ -93,7 +93,7 @@ def test_forced_places_stay_in_the_coalition_and_their_law_is_stated():
     selector = make("fedcvr-bolt", min_share=0.9)
     rng, forced = np.random.default_rng(8), 0
     for _ in range(200):
-        due = selector._gate._due(np.ones(N_CLIENTS, dtype=bool), N_SELECT)
+        due = selector._gate.shares.due(np.ones(N_CLIENTS, dtype=bool), N_SELECT)
         picked = selector.select()
         assert np.unique(picked.clients).size == N_SELECT
         assert_array_equal(picked.inclusion[due], 1.0)
@@ -112,8 +112,8 @@ def test_forced_places_stay_in_the_coalition_and_their_law_is_stated():
 def test_inclusion_with_forced_places_is_the_frequency():
     """Uniform draws with two clients due, four thousand times over."""
     selector = make("uniform", min_share=0.5)
-    selector._gate.owed[:] = 0.0
-    selector._gate.owed[[3, 11]] = 2.0
+    selector._gate.shares.owed[:] = 0.0
+    selector._gate.shares.owed[[3, 11]] = 2.0
     counts, state = np.zeros(N_CLIENTS), selector.state_dict()
     for seed in range(4000):
         again = type(selector).from_state_dict(state)
@@ -128,7 +128,7 @@ def test_barred_clients_have_probability_zero(policy):
     siege = Siege(make(policy, max_share=1.2), 9)
     barred = 0
     for _ in range(100):
-        before = siege.selector._gate.credit.copy()
+        before = siege.selector._gate.shares.credit.copy()
         picked = siege.round()
         out = before + 1.2 * N_SELECT / N_CLIENTS <= 0
         if out.any() and picked.probabilities is not None:

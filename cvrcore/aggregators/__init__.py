@@ -31,6 +31,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
+from ..guards import Guards
 from .base import Aggregator, Arrays, weighted_mean
 from .coalition_memory import CoalitionMemoryAggregator
 from .factor_memory import FactorMemoryAggregator
@@ -64,11 +65,17 @@ AGGREGATORS: dict[str, type[Aggregator]] = {
 
 
 def make_aggregator(
-    name: str, *, server: ServerOptimiser | None = None, **options: Any
+    name: str,
+    *,
+    server: ServerOptimiser | None = None,
+    guards: Guards | str | None = None,
+    **options: Any,
 ) -> Aggregator:
     """Build the aggregator called `name`; an unknown option is an error.
 
     With `server`, every aggregated model goes through that optimiser: see `ServerOptimiser`.
+    With `guards`, an object or "recommended", sample counts and updates are bounded before they
+    are used or remembered: see `Aggregator.guard`.
 
     Examples
     --------
@@ -91,4 +98,5 @@ def make_aggregator(
         if "unexpected keyword" in str(error) or "takes no arguments" in str(error):
             raise TypeError(f"{name}: {error}") from None
         raise
+    made.guard(guards)
     return made if server is None else ServedAggregator(made, server)

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..guards import Guards, UpdateGuard, as_guards
 from ..selection import Selection
-from ..validation import Float, Ids, check_ids, check_weights
+from ..validation import Float, Ids, check_count, check_ids, check_weights
 
 Arrays = list[NDArray[Any]]
 
@@ -56,6 +57,17 @@ class Aggregator(abc.ABC):
     #: that adapts its step length asks for it.
     measures_noise: bool = False
     noise: float | None = None
+    _guard: UpdateGuard | None = None
+
+    def guard(self, guards: Guards | str | None) -> None:
+        """Bound the sample counts and the updates of clients from the next round on.
+
+        Of `guards`, an object or "recommended", `max_weight` and `max_norm` are used; None
+        removes the bounds.
+        """
+        limits = as_guards(guards)
+        bounded = limits.max_weight is not None or limits.max_norm is not None
+        self._guard = UpdateGuard(limits) if bounded else None
 
     def aggregate(
         self,
@@ -89,7 +101,8 @@ class Aggregator(abc.ABC):
         Raises
         ------
         ValueError
-            If lengths or shapes disagree, or all clients that reported have weight 0.
+            If lengths or shapes disagree, all clients that reported have weight 0, or the sum of
+            the weights overflows.
         """
         counts = np.asarray(weights)
         checked = check_weights(weights, counts.shape[0] if counts.ndim == 1 else 0)
@@ -102,11 +115,34 @@ class Aggregator(abc.ABC):
             if shapes != wanted:
                 raise ValueError(f"updates of client {client} must be {wanted}, got {shapes}")
         received = RoundUpdates(current, updates, ids, checked, selection)
-        return self._merge(received) if ids.size else self._merge_nobody(received)
+        if self._guard is None:
+            return self._merge(received) if ids.size else self._merge_nobody(received)
+        weights = self._guard.bounded_weights(checked)
+        bounded, lengths = self._guard.bounded_updates(current, updates, ids)
+        received = RoundUpdates(current, bounded, ids, weights, selection)
+        merged = self._merge(received) if ids.size else self._merge_nobody(received)
+        self._guard.remember(ids, lengths)
+        return merged
+
+    def forget(self, client: int) -> None:
+        """Erase everything that is remembered of this client; an unknown one is ignored.
+
+        Pass the weight 0 for it from now on.
+        """
+        client = check_count(client, "client", minimum=0)
+        if self._guard is not None:
+            self._guard.forget(client)
+        self._forget(client)
+
+    def _forget(self, client: int) -> None:
+        """Erase what the rule itself remembers of a client."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values."""
-        return {"aggregator": self.name}
+        state: dict[str, Any] = {"aggregator": self.name}
+        if self._guard is not None:
+            state["guard"] = self._guard.state()
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
@@ -116,6 +152,8 @@ class Aggregator(abc.ABC):
             )
         if "server" in state:
             raise ValueError("state must be of an aggregator without a server optimiser")
+        if self._guard is not None and "guard" in state:  # older states have none
+            self._guard.restore(state["guard"])
 
     @property
     def nbytes(self) -> int:

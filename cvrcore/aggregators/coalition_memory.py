@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..runtime.threads import single_blas_thread
-from ..validation import Float, Ids
+from ..validation import Float, Ids, Mask, check_number, check_stored
 from .base import Aggregator, Arrays, RoundUpdates
 from .flat import FlatLayout
 from .importance import FORMS, check_form, importance_factors, inclusion_for
@@ -35,6 +35,8 @@ class CoalitionMemoryAggregator(Aggregator):
     ----------
     form, dtype, limit, folder
         See `MemoryAggregator`; there is no form "none".
+    fade : float in (0, 1], default=1
+        Factor on a remembered update in each round in which no client of its coalition reports.
     """
 
     name = "coalition-memory"
@@ -46,10 +48,13 @@ class CoalitionMemoryAggregator(Aggregator):
         dtype: str = "float32",
         limit: int = LIMIT,
         folder: str | os.PathLike[str] | None = None,
+        fade: float = 1.0,
     ) -> None:
         self.form = check_form(form, FORMS)
+        self.fade = check_number(fade, "fade", above=0, maximum=1)
         self._store = RowStore(dtype, limit, folder)
         self._labels: Ids = np.zeros(0, dtype=np.int64)
+        self._heard: Mask = np.zeros(0, dtype=bool)  # clients whose updates are in some mean
 
     @property
     def nbytes(self) -> int:
@@ -89,8 +94,11 @@ class CoalitionMemoryAggregator(Aggregator):
             if counted[p] > 0:
                 self._store.write(p, after[p])
             elif known:
-                self._store.write(p, before[p])
+                self._store.write(p, self.fade * before[p])
         self._labels = labels.copy()
+        added = np.zeros(weights.size - self._heard.size, dtype=bool)
+        self._heard = np.concatenate([self._heard, added])
+        self._heard[clients] = True
         return layout.unflatten(base + step)
 
     def _current_means(self, labels: Ids, weights: Float, size: int) -> tuple[bool, Float]:
@@ -115,11 +123,20 @@ class CoalitionMemoryAggregator(Aggregator):
         with single_blas_thread():
             return True, shares.astype(np.float32) @ old
 
+    def _forget(self, client: int) -> None:
+        """Erase all remembered updates if they contain this client's: means cannot be undone."""
+        if client >= self._heard.size or not self._heard[client]:
+            return
+        for p in range(self._store.n_rows):
+            self._store.erase(p)
+        self._heard[:] = False
+
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values; see `RowStore` about files."""
         return {
             **super().state_dict(),
             "labels": self._labels.copy(),
+            "heard": self._heard.copy(),
             "bank": self._store.state(),
         }
 
@@ -129,5 +146,7 @@ class CoalitionMemoryAggregator(Aggregator):
         labels = np.array(state["labels"], dtype=np.int64)
         if labels.size and labels.max() >= state["bank"]["shape"][0]:
             raise ValueError(f"labels must be below {state['bank']['shape'][0]}, as rows are")
+        # Older states do not tell whose updates they hold: anybody's.
+        heard = check_stored(state.get("heard", np.ones(labels.size)), "heard", labels.size, bool)
         self._store.restore(state["bank"])
-        self._labels = labels
+        self._labels, self._heard = labels, heard

@@ -171,6 +171,14 @@ class FactorMemoryAggregator(Aggregator):
     def _fitted_gram(self, n_rows: int) -> Float:
         return self._gram if self._gram.size else self.ridge * np.eye(n_rows)
 
+    def _forget(self, client: int) -> None:
+        """Erase the features of a client. V stays: like the model, it is learned from all."""
+        if client >= self._features.shape[0]:
+            return
+        self._features[client] = 0.0
+        self._seen[client] = self._given
+        self._missed[client] = 1.0
+
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values; see `RowStore` about files."""
         return {

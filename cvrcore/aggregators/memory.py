@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..runtime.threads import single_blas_thread
-from ..validation import Float, check_choice, check_stored, check_vector
+from ..validation import Float, check_choice, check_number, check_stored, check_vector
 from .base import Aggregator, Arrays, RoundUpdates
 from .flat import FlatLayout
 from .importance import FORMS, check_form, importance_factors, inclusion_for
@@ -43,6 +43,9 @@ class MemoryAggregator(Aggregator):
     unseen : {"mean", "zero"}
         m_k of a client never seen: the mean of the remembered updates, or 0, as in [1]_. Both
         are fixed before the draw.
+    fade : float in (0, 1], default=1
+        Factor on a remembered update in each round in which its client does not report: below
+        1, the memory of clients that left fades. Any factor leaves the step unbiased.
     dtype : {"float32", "bfloat16"}
     limit : int
         Bytes up to which updates stay in memory; above, they are in a file of `folder`.
@@ -67,12 +70,15 @@ class MemoryAggregator(Aggregator):
         dtype: str = "float32",
         limit: int = LIMIT,
         folder: str | os.PathLike[str] | None = None,
+        fade: float = 1.0,
     ) -> None:
         self.form = check_form(form, MEMORY_FORMS)
         self.unseen = check_choice(unseen, "unseen", UNSEEN)
+        self.fade = check_number(fade, "fade", above=0, maximum=1)
         self._store = RowStore(dtype, limit, folder)
         self._weights = np.zeros(0)  # sample counts that the sum was computed with
         self._sum = np.zeros(0)  # of n_k m_k over the clients seen
+        self._kept = np.ones(0)  # what fading has left of each stored update; m_k is the product
 
     @property
     def nbytes(self) -> int:
@@ -90,21 +96,25 @@ class MemoryAggregator(Aggregator):
         stand_in = step.astype(np.float32) if self.unseen == "mean" else np.float32(0.0)
         # BLAS adds float32 rows; only the sum over rounds needs float64.
         innovations = np.empty_like(changes)
-        own = weights[clients].astype(np.float32)
+        # Scaled by a power of two: float32 overflows above 3e38, and no bit changes otherwise.
+        unit = 2.0 ** np.floor(np.log2(weights.max()))
+        own = (weights[clients] / unit).astype(np.float32)
         first = ~self._store.known[clients]
         for row, client in enumerate(clients.tolist()):
-            before = stand_in if first[row] else self._store.read(client)
+            before = stand_in if first[row] else self._remembered(client)
             np.subtract(changes[row], before, out=innovations[row])
             stored = self._store.write(client, changes[row])
             if self._store.dtype != "float32":
-                self._sum += own[row] * (stored - changes[row])
+                self._sum += unit * (own[row] * (stored - changes[row])).astype(np.float64)
         with single_blas_thread():
-            self._sum += np.where(first, 0.0, own).astype(np.float32) @ innovations
+            again = np.where(first, 0.0, own).astype(np.float32)
+            self._sum += unit * (again @ innovations).astype(np.float64)
             if first.any():
-                self._sum += own[first] @ changes[first]
+                self._sum += unit * (own[first] @ changes[first]).astype(np.float64)
+            self._kept[clients] = 1.0
             if self.form == "none":
                 if self.measures_noise:
-                    share = own / np.float32(weights.sum())
+                    share = own / np.float32(weights.sum() / unit)
                     self.noise = step_variance(share, innovations, received.inclusion)
                 return layout.unflatten(base + self._mean())
             change = factors.astype(np.float32) @ innovations
@@ -137,10 +147,33 @@ class MemoryAggregator(Aggregator):
             self._sum = np.zeros(size)
         added = weights.size - self._weights.size
         self._weights = np.concatenate([self._weights, np.zeros(added)])
+        self._kept = np.concatenate([self._kept, np.ones(added)])
         known = self._store.known
         for k in np.flatnonzero(known & (weights != self._weights)):
-            self._sum += (weights[k] - self._weights[k]) * self._store.read(int(k))
+            self._sum += (weights[k] - self._weights[k]) * self._remembered(int(k))
         self._weights = weights.copy()
+        if self.fade < 1.0:
+            self._sum *= self.fade
+            self._kept *= self.fade
+
+    def _remembered(self, client: int) -> Float:
+        """Return m_k: the stored update times what fading has left of it."""
+        stored = self._store.read(client)
+        return stored if self._kept[client] == 1.0 else np.float32(self._kept[client]) * stored
+
+    def _forget(self, client: int) -> None:
+        """Erase a client's update, and its part of the sum."""
+        if client >= self._weights.size:
+            return
+        if self._store.known[client]:
+            weights = np.where(self._store.known, self._weights, 0.0)
+            weights[client] = 0.0
+            # Summed again: a difference would leave the rounding errors of its update.
+            self._sum = np.zeros_like(self._sum)
+            for k in np.flatnonzero(weights):
+                self._sum += weights[k] * self._remembered(int(k))
+            self._store.erase(client)
+        self._weights[client], self._kept[client] = 0.0, 1.0
 
     def _mean(self) -> Float:
         """Return the mean of the remembered updates, weighted by samples."""
@@ -154,6 +187,7 @@ class MemoryAggregator(Aggregator):
             **super().state_dict(),
             "weights": self._weights.copy(),
             "sum": self._sum.copy(),
+            "kept": self._kept.copy(),
             "bank": self._store.state(),
         }
 
@@ -163,5 +197,8 @@ class MemoryAggregator(Aggregator):
         n_clients, size = state["bank"]["shape"]
         weights = check_stored(state["weights"], "weights", n_clients)
         total = check_vector(state["sum"], "sum", size).copy()
+        kept = check_stored(state.get("kept", np.ones(n_clients)), "kept", n_clients)
+        if kept.size and not (kept.min() >= 0 and kept.max() <= 1):
+            raise ValueError("kept must be factors between 0 and 1")
         self._store.restore(state["bank"])
-        self._weights, self._sum = weights, total
+        self._weights, self._sum, self._kept = weights, total, kept

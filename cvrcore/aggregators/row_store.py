@@ -152,6 +152,14 @@ class RowStore:
             self._checksum[row] = zlib.crc32(stored.data)
         return stored if self.dtype == "float32" else from_bfloat16(stored)
 
+    def erase(self, row: int) -> None:
+        """Overwrite all copies of one row by zeros, on disk too; it counts as not written."""
+        self._rows[:, row] = 0
+        self.known[row] = self._changed[row] = False
+        self._copy[row] = self._checksum[row] = 0
+        if self._file is not None:
+            self._file.flush()
+
     def _allocate(self, n_rows: int) -> NDArray[Any]:
         """Return an array (copies, n_rows, n_columns); untouched pages use no memory."""
         self._file = None

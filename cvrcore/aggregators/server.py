@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..guards import Guards
 from ..selection import Selection
 from ..validation import check_choice
 from .base import Aggregator, Arrays, RoundUpdates
@@ -321,6 +322,14 @@ class ServedAggregator(Aggregator):
         """Return the next model; see `Aggregator.aggregate`."""
         merged = self.inner.aggregate(current, updates, clients, weights, selection)
         return self.server.step(current, merged, self.inner.noise) if len(updates) else merged
+
+    def guard(self, guards: Guards | str | None) -> None:
+        """Bound what the aggregator inside takes in; see `Aggregator.guard`."""
+        self.inner.guard(guards)
+
+    def forget(self, client: int) -> None:
+        """Erase what the aggregator inside remembers of a client; momentum is that of all."""
+        self.inner.forget(client)
 
     def _merge(self, received: RoundUpdates) -> Arrays:
         raise NotImplementedError("the aggregator inside merges")  # pragma: no cover

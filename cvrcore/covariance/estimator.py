@@ -227,6 +227,29 @@ class Estimator:
         self.moment, self.diagonal, self.scores, self.floor = moment, diagonal, scores, floor
         self.n_clients, self._residual = n_clients, None
 
+    def forget(self, client: int, share: float) -> None:
+        """Erase one client: as if its residual had always been 0, and its weight were 0.
+
+        `share` is the client's share of the weights. Without a store of C, or with a window that
+        has overwritten residuals, its part of the other clients' sums ``C alpha`` cannot be told
+        apart; it stays, or what the window lacks of it does.
+        """
+        self.check_whole()
+        moment = self.moment.astype(np.float64)
+        if self.store is not None and share < 1.0:
+            moment = (moment - share * self.store.column(client)) / (1.0 - share)
+        diagonal = self.diagonal.copy()
+        moment[client] = diagonal[client] = self.ones
+        moment = moment.astype(self.dtype)
+        scores, floor = score_moments(moment, diagonal), np.empty_like(self.floor)
+        dispatch.diagonal_floor(diagonal, DIAGONAL_FLOOR, floor)
+        self._interrupted = True
+        if self.store is not None:
+            self.store.forget(client)
+        self.moment, self.diagonal, self.scores, self.floor = moment, diagonal, scores, floor
+        self._residual = None
+        self._interrupted = False
+
     def state(self) -> dict[str, Any]:
         """Return everything as arrays and plain values."""
         self.check_whole()

@@ -110,13 +110,27 @@ class PackedCovariance:
         found.base[:, : self.base.shape[1]] = self.base
         return found
 
+    def forget(self, client: int, ones: float) -> None:
+        """Erase the residuals of one client: they count as 0."""
+        self._fold(np.arange(self.pending.size))
+        others = np.arange(self.n_clients)
+        low, high = np.minimum(others, client), np.maximum(others, client)
+        self.base[:, self._place(high, low)] = ones
+        tile = others[others // TILE_CLIENTS == client // TILE_CLIENTS]
+        self.base[:, self._place(np.minimum(tile, client), np.maximum(tile, client))] = ones
+        self.recent[:, client] = 0.0
+
     def _held(self) -> Ids:
         """Return the places in the ring of residuals that some block lacks, oldest first."""
         return np.arange(self.steps - int(self.pending.max()), self.steps) % DEFERRED
 
     def _lower(self) -> Ids:
         """Return the places of the pairs of the lower triangle, row after row."""
-        rows, columns = np.tril_indices(self.n_clients)
+        return self._place(*np.tril_indices(self.n_clients))
+
+    @staticmethod
+    def _place(rows: Ids, columns: Ids) -> Ids:
+        """Return the places of pairs whose tile is in the lower triangle of tiles."""
         tile_row, tile_column = rows // TILE_CLIENTS, columns // TILE_CLIENTS
         tiles = tile_row * (tile_row + 1) // 2 + tile_column
         return (tiles * TILE_CLIENTS + rows % TILE_CLIENTS) * TILE_CLIENTS + columns % TILE_CLIENTS

@@ -106,6 +106,11 @@ class ResidualLog:
         self.blocks = [np.pad(block, ((0, 0), (0, added), (0, 0))) for block in self.blocks]
         self.n_clients = n_clients
 
+    def forget(self, client: int) -> None:
+        """Erase the residuals of one client."""
+        for block in self.blocks:
+            block[:, client] = 0.0
+
     def state(self) -> dict[str, Any]:
         """Return everything as arrays and plain values; saved residuals have clients first."""
         return {

@@ -214,6 +214,26 @@ class CovarianceStore:
         full[:, rows, columns] = full[:, columns, rows] = self.unit * lower.T
         return full
 
+    def column(self, client: int) -> Float:
+        """Return the entries C_kj of one client j with all clients k, (n_clients, n_features)."""
+        if self.packed is not None:
+            clients = np.arange(self.n_clients)
+            entries = self.packed.read(clients, np.full_like(clients, client)).astype(np.float64)
+        else:
+            entries = np.full((self.n_clients, self.n_features), self._initial())
+            for block, used in self.log.parts():
+                for s in range(used):
+                    step = block[s].astype(np.float64)
+                    entries += step * step[client]
+        return np.asarray(self.unit * entries)
+
+    def forget(self, client: int) -> None:
+        """Erase the residuals of one client: they count as 0."""
+        if self.packed is not None:
+            self.packed.forget(client, self.ones)
+        self.log.forget(client)
+        self._cache = None
+
     def grow(self, n_clients: int) -> None:
         """Add clients, whose residuals have been 0 so far."""
         if self.packed is not None:

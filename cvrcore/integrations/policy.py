@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..guards import Guards, as_guards
 from ..selectors import make_selector, policy_class
 from ..selectors.base import Selector
-from ..selectors.guards import Guards
 from .options import check_keywords
 
 #: Settings of `Guards`, which are also accepted one by one among the options of a policy.
@@ -48,7 +48,7 @@ class Policy:
         n_select: int | None = None,
         seed: int | np.random.SeedSequence | None = None,
         options: Mapping[str, Any] | None = None,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
         keywords: Iterable[str] = (),
     ) -> None:
         self.ready = selector if isinstance(selector, Selector) else None
@@ -106,8 +106,10 @@ class Policy:
             known = [*self._known, *GUARD_SETTINGS]
             check_keywords(self.options, known, self.kind.name, keywords)
 
-    def _take_guards(self, guards: Guards | None) -> Guards | None:
+    def _take_guards(self, guards: Guards | str | None) -> Guards | None:
         """Return the guards, built from single settings where those were given."""
+        if isinstance(guards, str):
+            guards = as_guards(guards)
         if not isinstance(guards, Guards | None):
             raise TypeError(f"guards must be a Guards object or None, got {guards!r}")
         given = [name for name in GUARD_SETTINGS if name in self.options]

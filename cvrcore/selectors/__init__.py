@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+from ..guards import SETTINGS, Guards, as_guards
 from .base import Selector
-from .guards import SETTINGS, Guards
 from .registry import BUILT_IN, POLICIES, PolicyError, policy_class, refuse_unknown
 
-__all__ = ["BUILT_IN", "POLICIES", "PolicyError", "Selector", "make_selector", "policy_class"]
+__all__ = [
+    "BUILT_IN",
+    "POLICIES",
+    "PolicyError",
+    "Selector",
+    "gathered_guards",
+    "make_selector",
+    "policy_class",
+]
 
 
 def make_selector(name: str, n_clients: int, n_select: int, **options: Any) -> Selector:
@@ -23,8 +30,9 @@ def make_selector(name: str, n_clients: int, n_select: int, **options: Any) -> S
     n_clients, n_select : int
         Number of clients, and number of clients to pick each round.
     **options
-        ``weights``, ``seed``, ``guards`` (or single fields of `Guards`, such as
-        ``max_share=1.25``) and the policy's own arguments; an unknown option is an error.
+        ``weights``, ``seed``, ``guards`` (an object, "recommended", or single fields of
+        `Guards`, such as ``max_share=1.25``) and the policy's own arguments; an unknown option
+        is an error.
 
     Examples
     --------
@@ -43,7 +51,7 @@ def make_selector(name: str, n_clients: int, n_select: int, **options: Any) -> S
             raise TypeError(f"{name}: {error}") from None
         raise
     if guards != Guards():
-        selector.guard(**dataclasses.asdict(guards))
+        selector.guard(guards)
     return selector
 
 
@@ -53,12 +61,11 @@ def gathered_guards(options: dict[str, Any]) -> Guards:
     fields = {key: options.pop(key) for key in SETTINGS if key in options}
     if given is None:
         return Guards(**fields)
-    if not isinstance(given, Guards):
-        raise TypeError(f"guards must be a cvrcore.Guards, got {given!r}")
+    guards = as_guards(given)
     if fields:
         name = next(iter(fields))
         raise TypeError(f"{name} must be given once: in guards= or as {name}=, not both")
-    return given
+    return guards
 
 
 def _check_names(name: str, cls: type[Selector], options: dict[str, Any]) -> None:

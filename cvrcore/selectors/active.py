@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..draws.inclusion import filled_in, sampled_inclusion, successive_inclusion
+from ..guards import Guards
 from ..selection import Selection
 from ..validation import Float, Ids, Mask, check_choice, check_number, check_stored
 from .base import Probe, Report, Selector
-from .guards import Guards
 from .power_of_choice import gumbel_top_k
 from .uniform import uniform_selection
 
@@ -90,7 +90,7 @@ class ActiveSelector(Selector):
         alpha1: float | None = None,
         alpha2: float | None = None,
         alpha3: float | None = None,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
     ) -> None:
         super().__init__(n_clients, n_select, weights, seed, guards)
         self.preset = check_choice(preset, "preset", PRESETS)

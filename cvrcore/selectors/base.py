@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..guards import Guards, Incident, Judged, as_guards
 from ..runtime.memory import held_bytes
 from ..runtime.threads import serialised
 from ..selection import Selection
@@ -33,10 +34,9 @@ from ..validation import (
     check_vector,
     check_weights,
 )
+from .forgetting import Forgetting
 from .guarded import Guarded
-from .guards import Guards, Incident, Judged
 from .needs import check_declared, check_needs, check_signal
-from .persistence import Saved
 
 __all__ = ["Probe", "Report", "Selector"]
 
@@ -101,7 +101,7 @@ class RoundReport:
         return Report(self.selection, self.clients, models, losses, durations, self.failed, told)
 
 
-class Selector(Guarded, Saved, abc.ABC):
+class Selector(Guarded, Forgetting, abc.ABC):
     """A client-selection policy; see the module docstring for how to write one.
 
     Parameters
@@ -114,7 +114,7 @@ class Selector(Guarded, Saved, abc.ABC):
         Raw sample counts n_k; a client of weight 0 is never eligible. Default: ones.
     seed : int, SeedSequence or None
         Seeds the policy's own random stream; no global state is read or written.
-    guards : Guards, optional
+    guards : Guards or "recommended", optional
         Limits on hostile and broken clients. Default: none.
 
     Attributes
@@ -147,7 +147,7 @@ class Selector(Guarded, Saved, abc.ABC):
         n_select: int,
         weights: ArrayLike | None = None,
         seed: int | np.random.SeedSequence | None = None,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
     ) -> None:
         self._lock = threading.RLock()
         self.n_clients = check_count(n_clients, "n_clients")
@@ -160,7 +160,7 @@ class Selector(Guarded, Saved, abc.ABC):
         self._pending: Selection | None = None
         self._probed: Ids | None = None
         self._sent: Float | None = None  # of the `select` under way
-        self._use_guards(Guards() if guards is None else guards)
+        self._use_guards(as_guards(guards))
 
     # -- the four verbs ---------------------------------------------------------
 
@@ -210,7 +210,7 @@ class Selector(Guarded, Saved, abc.ABC):
             selection, self._sent = selection.changed(sent=self._sent), None
         if self._gate is not None:
             selection = self._gate.cover(selection, eligible)
-            self._gate.begin(eligible)
+            self._gate.charge(eligible, selection, self.weights)
             self._gate.remember(judged)
         self._pending, self._probed = selection.without_lazy(), None
         return selection.copied()  # the caller may write to it; the pending round stays as it is
@@ -249,7 +249,6 @@ class Selector(Guarded, Saved, abc.ABC):
         self._pending = None  # if learning fails, it must not run again on a partly changed state
         self._learn(report)
         if self._gate is not None:
-            self._gate.close(report.selection.clients)
             self._gate.remember(judged)
         self.round += 1
 
@@ -289,11 +288,12 @@ class Selector(Guarded, Saved, abc.ABC):
             raise ValueError(f"weights must be non-negative, got {added.min():g}")
         if added.size == 0:
             return
+        added = self._bounded_weights(self.guards, added)
+        joined = check_weights(np.concatenate([self.weights, added]), n_clients)
         self._grow(n_clients, added)
         if self._gate is not None:
-            self._gate.grow(n_clients)
-        self.weights = np.concatenate([self.weights, added])
-        self.n_clients = n_clients
+            self._gate.grow(n_clients, joined)
+        self.weights, self.n_clients = joined, n_clients
         self._pending = self._probed = None
 
     @property
@@ -331,6 +331,10 @@ class Selector(Guarded, Saved, abc.ABC):
     def _grow(self, n_clients: int, added: Float) -> None:
         """Extend per-client state; `self.n_clients` and `self.weights` are still old."""
 
+    def _unseen_row(self) -> Float | None:
+        """Return the watched coordinates of the initial model; None: zeros, or none are watched."""
+        return None
+
     # -- checks -----------------------------------------------------------------
 
     def _eligible(self, available: ArrayLike | None) -> Mask:
@@ -344,7 +348,9 @@ class Selector(Guarded, Saved, abc.ABC):
         return eligible
 
     def _admitted(self, eligible: Mask) -> Mask:
-        return eligible if self._gate is None else self._gate.admit(eligible, self.n_select)
+        if self._gate is None:
+            return eligible
+        return self._gate.admit(eligible, self.n_select, self.weights)
 
     def _check_probe(self, losses: ArrayLike | None) -> tuple[Probe | None, Judged]:
         if self._probed is None:
@@ -418,8 +424,13 @@ class Selector(Guarded, Saved, abc.ABC):
         check_needs(self.name, self.needs, report)
         if self._gate is None:
             return report, Judged()
-        judged = self._gate.judge(report.clients, report.models, report.losses, self.round)
-        report = dataclasses.replace(report, models=judged.models, losses=judged.losses)
+        told = (report.clients, report.models, report.losses)
+        judged = self._gate.judge(*told, self.round, self._unseen_row())
+        judged = self._gate.judge_signals(judged, report.clients, report.signals, self.round)
+        assert judged.signals is not None
+        report = dataclasses.replace(
+            report, models=judged.models, losses=judged.losses, signals=judged.signals
+        )
         return report, judged.after(refused)
 
     def _refusal(self, client: int, why: str) -> Incident:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..draws.inclusion import sampled_inclusion
+from ..guards import Guards
 from ..runtime.threads import serialised
 from ..selection import Selection
 from ..validation import (
@@ -20,10 +21,10 @@ from ..validation import (
     check_matrix,
     check_number,
     check_stored,
+    check_total,
     check_vector,
 )
 from .base import Probe, Report, Selector
-from .guards import Guards
 from .power_of_choice import gumbel_top_k
 
 FLOOR = 1e-12  # a perfectly balanced pool has QCID 0, and a power of 0 has no logarithm
@@ -107,7 +108,7 @@ class ClassBalancedSelector(Selector):
         label_counts: ArrayLike | None = None,
         beta: float = 1.0,
         exploration: float = 10.0,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
     ) -> None:
         n_clients = check_count(n_clients, "n_clients")
         self.label_counts = _check_label_counts(label_counts, (n_clients, None))
@@ -143,6 +144,15 @@ class ClassBalancedSelector(Selector):
         _check_has_samples(joined, check_vector(weights, "weights", n_added))
         super().resize(n_clients, weights)
         self.label_counts = np.concatenate([self.label_counts, joined])
+        self._weights_clipped()
+
+    def _weights_clipped(self) -> None:
+        """Keep the class counts of a client within its sample count, if that is bounded."""
+        if self.guards.max_weight is not None:
+            claimed = self.label_counts.sum(axis=1)
+            kept = np.minimum(1.0, self.weights / np.maximum(claimed, 1e-300))
+            # A client of weight 0 is never picked; its classes must not become 0 of 0.
+            self.label_counts = self.label_counts * np.where(self.weights > 0, kept, 1.0)[:, None]
 
     def _choose(self, eligible: Mask, probe: Probe | None) -> Selection:
         ids = np.flatnonzero(eligible)
@@ -210,6 +220,11 @@ class ClassBalancedSelector(Selector):
         never = np.zeros(added.size, dtype=np.int64)
         self._times_picked = np.concatenate([self._times_picked, never])
 
+    def _forget(self, client: int) -> None:
+        super()._forget(client)
+        self.label_counts = self.label_counts.copy()
+        self.label_counts[client] = 0.0
+
     def _config(self) -> dict[str, Any]:
         return {
             "label_counts": self.label_counts.copy(),
@@ -236,6 +251,9 @@ def _check_label_counts(value: ArrayLike | None, shape: tuple[int, int | None]) 
     counts = check_matrix(value, "label_counts", shape, dtype=np.float64).copy()
     if (counts < 0).any():
         raise ValueError(f"label_counts must be non-negative, got {counts.min():g}")
+    if counts.size:
+        with np.errstate(over="ignore"):
+            check_total(counts.sum(axis=1), "label_counts")
     return counts
 
 

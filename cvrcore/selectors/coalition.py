@@ -16,6 +16,7 @@ from ..covariance.estimator import Estimator
 from ..covariance.pairs import cosine_coefficients, representatives
 from ..draws.allocation import expected_distances
 from ..draws.coalition_draw import draw_selection
+from ..guards import Guards, as_guards
 from ..selection import Selection
 from ..validation import (
     Float,
@@ -28,7 +29,6 @@ from ..validation import (
 )
 from .base import Probe, Report
 from .coalition_state import CoalitionState, largest_entry
-from .guards import Guards
 from .options import PRESETS, Rule, Solver, gathered
 from .planned import make_partition, make_store
 from .registry import refuse_unknown
@@ -68,7 +68,7 @@ class CoalitionSelector(CoalitionState):
         What is computed: kernel, temperature, law inside a coalition and so on.
     solver : Solver, optional
         How it is computed: clustering, store of the covariance, memory limit and so on.
-    guards : Guards, optional
+    guards : Guards or "recommended", optional
         Limits on hostile and broken clients. Default: none.
     **options
         Fields of `Rule`, `Solver` and `Guards` one by one: ``temperature=0.5``.
@@ -105,11 +105,13 @@ class CoalitionSelector(CoalitionState):
         n_rounds: int | None = None,
         rule: Rule | None = None,
         solver: Solver | None = None,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
         **options: Any,
     ) -> None:
         self.rule = gathered("rule", rule, Rule, options)
         self.solver = gathered("solver", solver, Solver, options)
+        if isinstance(guards, str):
+            guards = as_guards(guards)
         guards = gathered("guards", guards, Guards, options)
         if options:
             refuse_unknown(self.name, options, self.option_names())

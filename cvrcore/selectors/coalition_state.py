@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from ..clustering.partitions import Partition
 from ..covariance.estimator import Estimator
+from ..guards import Guards
 from ..runtime.memory import UNLIMITED
 from ..runtime.plan import Plan, make_plan
 from ..runtime.threads import serialised
@@ -23,7 +24,6 @@ from ..validation import (
     check_vector,
 )
 from .base import Selector
-from .guards import Guards
 from .options import Rule, Solver
 from .warmup import auto_warmup, check_warmup, log_warmup
 
@@ -174,6 +174,9 @@ class CoalitionState(Selector):
         row = check_vector(initial, "initial", *rule).copy()
         return row, np.tile(row, (self.n_clients, 1))
 
+    def _unseen_row(self) -> Float:
+        return self._initial
+
     def _grow(self, n_clients: int, added: Float) -> None:
         plan = self._make_plan(n_clients, dataclasses.replace(self.solver, **self._decided()))
         rows = np.concatenate([self._rows, np.tile(self._initial, (added.size, 1))])
@@ -183,6 +186,14 @@ class CoalitionState(Selector):
         self._largest = largest_entry(n_clients, self.n_features)
         if self._auto and self.round < self.warmup:  # a warm-up that is over stays over
             self.warmup = self._auto_warmup(np.concatenate([self.weights, added]))
+
+    def _forget(self, client: int) -> None:
+        """Erase the row of a client and its part of C; coalitions are made again."""
+        rows = self._rows.copy()
+        rows[client] = self._initial
+        self._estimator.forget(client, float(self.weights[client] / self.weights.sum()))
+        self._partition.reset(self.n_clients)
+        self._rows, self._labels = rows, None
 
     def _config(self) -> dict[str, Any]:
         rule, solver = self.rule, self.solver

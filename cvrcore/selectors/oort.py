@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..guards import Guards
 from ..selection import Selection
 from ..validation import Float, Ids, Mask, check_choice, check_number, check_stored
 from .base import Probe, Report, Selector
-from .guards import Guards
 from .power_of_choice import gumbel_top_k, law_inclusion
 from .uniform import uniform_selection
 
@@ -172,7 +172,7 @@ class OortSelector(Selector):
         exploration_min: float | None = None,
         percentile: float | None = None,
         penalty: float = 2.0,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
     ) -> None:
         super().__init__(n_clients, n_select, weights, seed, guards)
         self.preset = check_choice(preset, "preset", PRESETS)
@@ -293,7 +293,7 @@ class OortSelector(Selector):
         self._pace(self.round + 1)
 
     def _pace(self, n_closed: int) -> None:
-        if n_closed < 2 * PACER_STEP or n_closed % PACER_STEP:
+        if self._history.size < 2 * PACER_STEP or n_closed % PACER_STEP:
             return
         # Means of PACER_STEP utilities capped at _HUGE do not overflow.
         before, now = self._history[:PACER_STEP].mean(), self._history[PACER_STEP:].mean()
@@ -312,6 +312,10 @@ class OortSelector(Selector):
         never = np.zeros(added.size, dtype=np.int64)
         self._last_rounds = np.concatenate([self._last_rounds, never])
         self._durations = np.concatenate([self._durations, np.full(added.size, np.nan)])
+
+    def _forget(self, client: int) -> None:
+        super()._forget(client)
+        self._history = np.empty(0)  # means over a few clients: one may be this client's alone
 
     def _config(self) -> dict[str, Any]:
         names = ("preset", "cut_off", "clip", "decay", "exploration_min", "percentile", "penalty")

@@ -9,13 +9,21 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ..guards import Gate, Guards
 from ..runtime.threads import serialised
 from ..selection import Selection
-from ..validation import Float, Ids, check_count, check_ids, check_labels, check_vector
-from .guards import Gate, Guards
+from ..validation import (
+    Float,
+    Ids,
+    check_count,
+    check_ids,
+    check_labels,
+    check_stored,
+    check_vector,
+)
 
-#: 1: without guards; 2: with guards. A state is written in the lowest format that can hold it.
-FORMATS = (1, 2)
+#: 1: without guards; 2: with guards, of older versions; 3: with guards.
+FORMATS = (1, 2, 3)
 
 
 class Saved:
@@ -36,9 +44,8 @@ class Saved:
     @serialised
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values, the random stream included."""
-        guarded = self._gate is not None
         state: dict[str, Any] = {
-            "format": FORMATS[guarded],
+            "format": 1 if self._gate is None else 3,
             "policy": self.name,
             "config": {
                 "n_clients": self.n_clients,
@@ -83,15 +90,22 @@ class Saved:
             if state["probed"] is not None:
                 restored._probed = check_ids(state["probed"], "probed", restored.n_clients)
             restored._restore(state["learned"])
-            if state["format"] == 2:
-                pending = restored._pending is not None
-                restored._gate = Gate.restored(state["guards"], restored.n_clients, pending)
-                restored.guards = restored._gate.guards
+            if state["format"] > 1:
+                restored._restore_gate(state["guards"], state["format"])
         except ValueError:
             raise
         except Exception as error:  # a malformed state can raise nearly anything
             raise ValueError(f"state is incomplete or malformed: {error!r}") from error
         return restored
+
+    def _restore_gate(self, stored: dict[str, Any], version: int) -> None:
+        """Restore the guards; not `_use_guards`, which would clip sample counts again."""
+        self.guards = Guards(**stored["settings"])
+        self._gate = Gate(self.guards, self.n_clients, self._rng, self.weights)
+        self._gate.restore(stored)
+        if version == 2 and self._pending is not None:  # it charged a round when it closed
+            eligible = check_stored(stored["eligible"], "eligible", self.n_clients, bool)
+            self._gate.charge(eligible, self._pending, self.weights)
 
     @serialised
     def save(self, path: str | os.PathLike[str]) -> None:

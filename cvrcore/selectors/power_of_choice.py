@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..draws.inclusion import filled_in, sampled_inclusion, successive_inclusion
+from ..guards import Guards
 from ..selection import Selection
 from ..validation import Float, Ids, Mask, check_choice, check_count, check_stored
 from .base import Probe, Selector
-from .guards import Guards
 
 
 def gumbel_top_k(log_weights: Float, size: int, rng: np.random.Generator) -> Ids:
@@ -103,7 +103,7 @@ class PowerOfChoiceSelector(Selector):
         *,
         n_candidates: int | None = None,
         candidates: str = "size",
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
     ) -> None:
         super().__init__(n_clients, n_select, weights, seed, guards)
         if n_candidates is None:

@@ -1,0 +1,81 @@
+"""Erasure of one client: a selector in, the same selector without that client's numbers out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..runtime.threads import serialised
+from ..validation import check_ids
+from .persistence import Saved
+
+
+class Forgetting(Saved):
+    """The part of `Selector` that erases what it knows of a client."""
+
+    @serialised
+    def forget(self, client: int) -> None:
+        """Erase everything that this client reported; its slot stays, with weight 0.
+
+        The client is never picked again: if it returns, it joins as a new client. Numbers of
+        other clients stay as they are. Coalitions are made again from the other clients' rows.
+        A round that is pending is dropped: select again. Save the selector afterwards, and
+        delete or rewrite older files: `cvrcore.state.forget_in_file`.
+
+        Parameters
+        ----------
+        client : int
+            The id of the client.
+        """
+        k = int(check_ids([client], "client", self.n_clients)[0])
+        others = np.flatnonzero(self.weights > 0)
+        if not np.setdiff1d(others, [k]).size:
+            raise ValueError(f"client must not be the only one of positive weight, got {k}")
+        self._forget(k)
+        if self._gate is not None:
+            self._gate.forget(k)
+        weights = self.weights.copy()
+        weights[k] = 0.0
+        self.weights = weights
+        self._pending = self._probed = None
+
+    def _forget(self, client: int) -> None:
+        """Erase what the policy itself learned of one client; `self.weights` are still old.
+
+        This default replaces row `client` of every array of `_learned` that has a row for each
+        client by the row of a client that joins now. A policy that keeps sums over clients
+        overrides it.
+        """
+        learned = self._learned()
+        if not learned:
+            return
+        config: dict[str, Any] = {
+            "n_clients": self.n_clients,
+            "n_select": self.n_select,
+            "weights": self.weights,
+            **self._config(),
+        }
+        fresh = type(self)(**config)._learned()
+        self._restore(blank_rows(learned, fresh, client, self.n_clients))
+
+
+def blank_rows(
+    learned: dict[str, Any], fresh: dict[str, Any], client: int, n_clients: int
+) -> dict[str, Any]:
+    """Return `learned` with one client's row of each array taken from `fresh`, or 0."""
+    found: dict[str, Any] = {}
+    for name, value in learned.items():
+        if isinstance(value, dict):
+            inner = fresh.get(name)
+            inner = inner if isinstance(inner, dict) else {}
+            value = blank_rows(value, inner, client, n_clients)
+        elif isinstance(value, np.ndarray) and value.ndim and value.shape[0] == n_clients:
+            value = value.copy()
+            initial = fresh.get(name)
+            if isinstance(initial, np.ndarray) and initial.shape == value.shape:
+                value[client] = initial[client]
+            else:
+                value[client] = np.nan if value.dtype.kind == "f" else 0
+        found[name] = value
+    return found
