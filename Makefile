@@ -9,7 +9,7 @@ FRAMEWORKS := .venv-frameworks
 FRAMEWORKS_RUN := $(FRAMEWORKS)/bin/python
 FRAMEWORKS_STAMP := $(FRAMEWORKS)/.installed
 
-.PHONY: demo test test-frameworks test-matrix test-kernels coverage mutants fuzz soak capture audit bench bench-check bench-full bench-fl lint clean setup
+.PHONY: demo test test-frameworks test-matrix test-kernels coverage mutants fuzz soak capture audit bench bench-check bench-full bench-fl lint settings clean setup
 
 setup: $(STAMP)
 
@@ -90,6 +90,9 @@ lint: $(STAMP)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+
+settings: $(STAMP)  # docs/settings.md from the config classes
+	$(RUN) -m fl.settings_page
 
 clean:
 	rm -rf $(VENV) $(FRAMEWORKS) .venv-matrix .venv-audit build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -9,8 +9,8 @@ from typing import Any
 
 from .settings import ConfigError, nearest
 
-#: Tables of options: any key may be set in them, and which keys exist is for others to say.
-OPEN = ("options", "aggregator_options", "schedule_options")
+#: How the name of a table of options ends: any key may be set in it, others say which exist.
+OPEN = "options"
 #: Options that belong to the value of another setting, and do not outlive it.
 OWNER = {
     ("selection", "options"): ("selection", "policy"),
@@ -113,12 +113,12 @@ def _full_path(cls: type[Any], path: Path) -> Path:
     known = list(paths_of(cls))
     tables = {one[:length] for one in known for length in range(1, len(one))}
     for at in range(len(path)):
-        if path[at] in OPEN and path[: at + 1] in known:
+        if path[at].endswith(OPEN) and path[: at + 1] in known:
             return path
     if path in known or path in tables:
         return path
     if len(path) == 1:
-        same = [one for one in known if one[-1] == path[0] and path[0] not in OPEN]
+        same = [one for one in known if one[-1] == path[0] and not path[0].endswith(OPEN)]
         if len(same) == 1:
             return same[0]
         if same:

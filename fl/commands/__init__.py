@@ -24,4 +24,4 @@ app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown
     system.bench
 )
 app.command("policies")(policies.policies)
-app.command("config")(system.config)
+app.add_typer(system.config_app, name="config")

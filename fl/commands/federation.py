@@ -69,6 +69,9 @@ def run(
     change: Change = None,
     out: Annotated[Path | None, option("Folder of the run.", "--out", default="none")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the settings as TOML; run nothing.")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -78,17 +81,24 @@ def run(
     with clear_errors(out, verbose=verbose):
         if resume and out is None:
             raise ValueError("--resume must go with --out, the folder of the run")
-        from rich.console import Console
-
-        from ..experiments.text_tables import run_table
-        from ..loop import run as run_federation
         from ..presets import resolve
 
         if policy is not None:
             method = f"{method or 'fedavg'}+{policy}"
-        settings = changes(change, {**options, "method": method})
+        resolved = resolve(read_file(config), changes(change, {**options, "method": method}))
+        if print_config:
+            from ..config_text import config_toml
+
+            text = json.dumps(resolved.to_dict()) if as_json else config_toml(resolved).rstrip()
+            typer.echo(text)
+            return
+        from rich.console import Console
+
+        from ..experiments.text_tables import run_table
+        from ..loop import run as run_federation
+
         history = run_federation(
-            resolve(read_file(config), settings),
+            resolved,
             out,
             resume=resume,
             progress=not (quiet or verbose),

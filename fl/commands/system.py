@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from .errors import clear_errors
-from .settings import Json
+from .settings import METHODS, Dataset, Json, Preset, option
 
 
 def bench(
@@ -49,8 +49,14 @@ def bench(
         raise typer.Exit(subprocess.run(command, cwd=root, check=False).returncode)
 
 
-def config(as_json: Json = False) -> None:
-    """Show versions, backend, threads and BLAS, for a bug report."""
+config_app = typer.Typer(help="Versions of this installation; settings to start from.")
+
+
+@config_app.callback(invoke_without_command=True)
+def config(context: typer.Context, as_json: Json = False) -> None:
+    """Show versions, backend, threads and BLAS, for a bug report; `init` writes settings."""
+    if context.invoked_subcommand is not None:
+        return
     import json
 
     import cvrcore
@@ -61,3 +67,28 @@ def config(as_json: Json = False) -> None:
         typer.echo(json.dumps({name: value for name, _, value in pairs}))
     else:
         typer.echo(text)
+
+
+@config_app.command("init")
+def init(
+    dataset: Dataset = None,
+    method: Annotated[
+        str | None, option(f"Method: {METHODS}.", "--method", default="fedavg")
+    ] = None,
+    preset: Preset = None,
+    out: Annotated[
+        Path | None, option("File to write, if there is none yet.", "--out", default="the screen")
+    ] = None,
+) -> None:
+    """Write a commented TOML file of every setting, for `cvrcore run --config`."""
+    with clear_errors():
+        from ..config_text import commented_toml
+        from ..presets import make_config
+
+        text = commented_toml(make_config(dataset, method or "fedavg", preset))
+        if out is None:
+            typer.echo(text, nl=False)
+            return
+        with out.open("x", encoding="utf-8") as file:  # never over settings that are there
+            file.write(text)
+        typer.echo(f"wrote {out}; cvrcore run --config {out}")
