@@ -53,6 +53,7 @@ MEANINGS = {
     "training.schedule": "how lr changes from round to round",
     "training.schedule_options": "arguments of the schedule",
     "training.device": "where torch computes",
+    "training.local": "parameters and buffers that each client keeps to itself, such as bn",
     "selection.policy": "policy that picks clients: `cvrcore policies`",
     "selection.n_select": "clients picked in a round, P",
     "selection.n_features": "coordinates that a policy watches; not set: the whole last layer",
