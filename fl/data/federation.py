@@ -31,7 +31,9 @@ class Samples:
     record : dict
         Choices taken while reading or generating, JSON-able.
     clients : tuple of ndarray, default=()
-        Indices of each client, for data generated client by client.
+        Indices of each client, for data generated client by client, or with natural clients.
+    test : bool ndarray of shape (n_samples,), optional
+        The published test samples, if the data set has any that are used as such.
     """
 
     x: Array
@@ -39,6 +41,7 @@ class Samples:
     n_classes: int
     record: dict[str, Any] = field(default_factory=dict)
     clients: tuple[Ids, ...] = ()
+    test: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)

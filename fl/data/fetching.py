@@ -8,14 +8,14 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Self
 
 from cvrcore.integrations.extras import install_line
 
 from .federation import DataError
-from .files import MAX_UNPACKED, Download, Source, cache_dir, locate, search_places
+from .files import MAX_UNPACKED, Source, cache_dir, locate, search_places
 
 TIMEOUT = 20.0  # seconds without an answer, or without a byte
 DEADLINE = 1800.0  # seconds for one file from one mirror
@@ -33,7 +33,7 @@ def download(
     """
     folder = cache_dir() / source.folder
     for item in source.downloads:
-        path = _retrieve(dataset, item, folder, timeout, deadline)
+        path = retrieve(dataset, item.name, f"md5:{item.md5}", item.urls, folder, timeout, deadline)
         if _is_archive(path):
             unpack(path, folder, _names(source))
             path.unlink()  # its content is now twice on disk
@@ -81,24 +81,35 @@ def unpack(archive: Path, folder: Path, names: Collection[str]) -> None:
         raise DataError(f"{archive} cannot be unpacked into {folder}: {error}") from error
 
 
-def _retrieve(dataset: str, item: Download, folder: Path, timeout: float, deadline: float) -> Path:
-    """Fetch one file from the first mirror that delivers it whole."""
+def retrieve(
+    dataset: str,
+    name: str,
+    known_hash: str,
+    urls: Sequence[str],
+    folder: Path,
+    timeout: float = TIMEOUT,
+    deadline: float = DEADLINE,
+) -> Path:
+    """Fetch the file `name` into `folder` from the first address that delivers it whole.
+
+    `known_hash` is its checksum with the algorithm, as in ``"md5:..."``.
+    """
     try:
         import pooch
     except ImportError as error:
         raise DataError(f"{dataset}: downloading needs pooch: {install_line('fl')}") from error
     failures = []
-    for url in item.urls:
+    for url in urls:
         try:
-            with _Progress(item.name, deadline) as progress:
+            with _Progress(name, deadline) as progress:
                 downloader = pooch.HTTPDownloader(
                     progressbar=progress, chunk_size=1 << 16, timeout=timeout
                 )
                 return Path(
                     pooch.retrieve(
                         url,
-                        known_hash=f"md5:{item.md5}",
-                        fname=item.name,
+                        known_hash=known_hash,
+                        fname=name,
                         path=folder,
                         downloader=downloader,
                     )
@@ -106,7 +117,7 @@ def _retrieve(dataset: str, item: Download, folder: Path, timeout: float, deadli
         except (OSError, ValueError) as error:  # the network's errors are OSErrors
             failures.append(f"  {url}: {_reason(error)}")
     reasons = "\n".join(failures)
-    raise DataError(f"{dataset}: {item.name} could not be downloaded\n{reasons}")
+    raise DataError(f"{dataset}: {name} could not be downloaded\n{reasons}")
 
 
 class _Progress:

@@ -10,9 +10,9 @@ import numpy as np
 
 from .catalogue import DataSet, fetch, find_dataset
 from .federation import Federation, Samples
-from .files import PathLike
+from .files import PathLike, Source
 from .partition import PARTITIONS, share_out
-from .split import split_clients
+from .split import ordered_split, published_split, split_clients
 
 Options = Mapping[str, Any]
 # Streams of one seed: a change of partition leaves generated data as they were.
@@ -40,15 +40,18 @@ def load_federation(
     dataset : str, default="digits"
         A key of `DATASETS`.
     n_clients : int, default=100
+        Of natural clients, a random part of so many.
     partition : {"dirichlet", "iid", "shards"}, default="dirichlet"
-        Data generated client by client (synthetic, regression) keep their own clients:
-        for them only the default is accepted, and recorded as "natural".
+        Data generated client by client (synthetic, regression) or with natural clients
+        (shakespeare, adult) keep them: for these only the default is accepted, and recorded
+        as "natural".
     alpha : float, default=0.1
         Concentration of "dirichlet".
     shards_per_client : int, default=2
         Of "shards".
     test_fraction : float, default=0.2
-        Part of each client's samples that it tests on, in [0, 1).
+        Part of each client's samples that it tests on, in [0, 1). Adult has test samples of
+        its own.
     min_size : int, default=0
         Redraw the partition until every client holds this many samples; 0: never.
     data_dir : path, optional
@@ -59,8 +62,9 @@ def load_federation(
         Decides everything drawn here. A SeedSequence is read, not spawned from: the same
         one always gives the same federation.
     options : mapping, optional
-        For images: ``n_samples``, a random subset of that size. For synthetic and
-        regression: the keyword arguments of their generators.
+        For images: ``n_samples``, a random subset of that size. For the others: the keyword
+        arguments of `generate_synthetic`, `generate_regression`, `read_shakespeare` or
+        `read_adult`.
 
     Returns
     -------
@@ -83,13 +87,17 @@ def load_federation(
     if partition not in PARTITIONS:
         raise ValueError(f"partition must be one of {', '.join(PARTITIONS)}, got {partition!r}")
     root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    if spec.generate is not None:
+    if spec.read is None:
         if partition != "dirichlet":
             raise ValueError(
-                f"partition must be left at its default for {dataset!r}, whose clients are "
-                f"generated, got {partition!r}"
+                f"partition must be left at its default for {dataset!r}, which comes with its "
+                f"clients, got {partition!r}"
             )
-        samples = _generate(spec, dataset, n_clients, min_size, root, options)
+        if spec.generate is not None:
+            samples = _generate(spec, dataset, n_clients, root, options)
+        else:
+            samples = _read_clients(spec, dataset, n_clients, data_dir, download, root, options)
+        _check_smallest(dataset, samples, min_size)
         clients, drawn = samples.clients, {"partition": "natural", "min_size": min_size}
     else:
         samples = _read(spec, dataset, data_dir, download, root, options)
@@ -102,9 +110,14 @@ def load_federation(
             shards_per_client=shards_per_client,
             min_size=min_size,
         )
-    train, test, split = split_clients(
-        samples.y, clients, test_fraction, _stream(root, SPLIT), stratify=samples.n_classes > 0
-    )
+    if samples.test is not None:
+        train, test, split = published_split(samples.test, clients)
+    elif spec.ordered:
+        train, test, split = ordered_split(clients, test_fraction)
+    else:
+        train, test, split = split_clients(
+            samples.y, clients, test_fraction, _stream(root, SPLIT), stratify=samples.n_classes > 0
+        )
     record = {
         "dataset": dataset,
         "n_samples": len(samples.y),
@@ -115,7 +128,9 @@ def load_federation(
         **split,
         "seed": _describe(root),
     }
-    return Federation(dataset, samples.x, samples.y, samples.n_classes, train, test, record)
+    return Federation(
+        dataset, samples.x, samples.y, samples.n_classes, train, test, record, spec.task
+    )
 
 
 def _read(
@@ -132,7 +147,7 @@ def _read(
     _check_options(dataset, options, ["n_samples"])
     raw = spec.read(fetch(dataset, data_dir, download=download))
     x, y, record = raw.x, raw.y, dict(raw.record)
-    if spec.source is not None:
+    if isinstance(spec.source, Source):
         published = {md5 for form in spec.source.forms for md5 in form.md5.values()}
         record["official"] = published.issuperset(record["md5"].values())
     n_samples = options.get("n_samples")
@@ -147,24 +162,64 @@ def _read(
     return Samples(spec.scale(x), y, raw.n_classes, record)
 
 
+def _read_clients(
+    spec: DataSet,
+    dataset: str,
+    n_clients: int,
+    data_dir: PathLike | None,
+    download: bool,
+    root: np.random.SeedSequence,
+    options: Options,
+) -> Samples:
+    """Read samples with natural clients, and keep `n_clients` of these."""
+    assert spec.read_clients is not None
+    _check_options(dataset, options, sorted(spec.read_clients.__kwdefaults__ or ()))
+    (path,) = fetch(dataset, data_dir, download=download).values()
+    samples = spec.read_clients(path, **options)
+    n_all, record = len(samples.clients), dict(samples.record)
+    if n_clients > n_all:
+        raise ValueError(
+            f"n_clients must be at most {n_all} for {dataset!r}, which has so many clients, "
+            f"got {n_clients}"
+        )
+    if n_clients == n_all:
+        return samples
+    kept = np.sort(_stream(root, PARTITION).permutation(n_all)[:n_clients])
+    clients = [samples.clients[k] for k in kept]
+    rows = np.sort(np.concatenate(clients))
+    record |= {
+        "clients_of": n_all,
+        "client_names": [samples.record["client_names"][k] for k in kept],
+    }
+    return Samples(
+        samples.x[rows],
+        samples.y[rows],
+        samples.n_classes,
+        record,
+        tuple(np.searchsorted(rows, ids) for ids in clients),
+        None if samples.test is None else samples.test[rows],
+    )
+
+
 def _generate(
     spec: DataSet,
     dataset: str,
     n_clients: int,
-    min_size: int,
     root: np.random.SeedSequence,
     options: Options,
 ) -> Samples:
     """Generate samples client by client."""
     assert spec.generate is not None
     _check_options(dataset, options, sorted(spec.generate.__kwdefaults__ or ()))
-    samples = spec.generate(n_clients, _stream(root, GENERATE), **options)
+    return spec.generate(n_clients, _stream(root, GENERATE), **options)
+
+
+def _check_smallest(dataset: str, samples: Samples, min_size: int) -> None:
     smallest = min(map(len, samples.clients))
     if smallest < min_size:
         raise ValueError(
-            f"min_size must be at most {smallest} for {dataset!r} as generated, got {min_size}"
+            f"min_size must be at most {smallest} for {dataset!r} as it is, got {min_size}"
         )
-    return samples
 
 
 def _check_options(dataset: str, options: Options, known: list[str]) -> None:

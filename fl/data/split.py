@@ -94,6 +94,27 @@ def split_clients(
     return tuple(train), tuple(test), record
 
 
+def ordered_split(
+    clients: Sequence[Ids], test_fraction: float
+) -> tuple[tuple[Ids, ...], tuple[Ids, ...], dict[str, Any]]:
+    """Let the last samples of each client test: for samples in the order of their making."""
+    if not 0 <= test_fraction < 1:
+        raise ValueError(f"test_fraction must be in [0, 1), got {test_fraction}")
+    sizes = [split_sizes(len(ids), test_fraction)[0] for ids in clients]
+    pairs = list(zip(clients, sizes, strict=True))
+    record = {"test_fraction": float(test_fraction), "split": "last"}
+    return tuple(ids[:n] for ids, n in pairs), tuple(ids[n:] for ids, n in pairs), record
+
+
+def published_split(
+    is_test: NDArray[np.bool_], clients: Sequence[Ids]
+) -> tuple[tuple[Ids, ...], tuple[Ids, ...], dict[str, Any]]:
+    """Let each client test on those of its samples that are published for it."""
+    train = tuple(ids[~is_test[ids]] for ids in clients)
+    test = tuple(ids[is_test[ids]] for ids in clients)
+    return train, test, {"split": "published"}
+
+
 def _largest_remainder(counts: Ids, total: int, rng: np.random.Generator) -> Ids:
     """Share `total` places over classes in proportion to `counts`, ties at random."""
     n = int(counts.sum())

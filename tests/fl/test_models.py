@@ -107,7 +107,8 @@ def test_every_data_set_has_a_default_model_that_fits():
         in_shape = spec.in_shape or (1,)
         model = build_model(DEFAULT_MODEL[name], in_shape, spec.n_classes)
         out = model(torch.zeros(2, *in_shape))
-        assert out.shape == ((2, spec.n_classes) if spec.n_classes else (2,))
+        length = in_shape if spec.task == "next-token" else ()
+        assert out.shape == ((2, *length, spec.n_classes) if spec.n_classes else (2,))
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_regression_federation_has_targets_and_no_classes():
         ({"options": {"n_samples": 0}}, "n_samples must be at least 1, got 0"),
         ({"options": {"gamma": 1}}, r"options of 'synthetic' must be among alpha, .*'gamma'"),
         ({"partition": "iid"}, "partition must be left at its default for 'synthetic'"),
-        ({"min_size": 10**6}, "min_size must be at most .* for 'synthetic' as generated"),
+        ({"min_size": 10**6}, "min_size must be at most .* for 'synthetic' as it is"),
     ],
 )
 def test_synthetic_rejects_bad_input(arguments, message):
