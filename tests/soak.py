@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+from first_policies import FIRST_POLICIES
 
 import cvrcore
-from cvrcore.selectors import BUILT_IN
 
 N_FEATURES, N_CLASSES = 40, 4
 
@@ -113,7 +113,7 @@ def one_round(selector, here, rng, centre):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("policies", nargs="*", default=list(BUILT_IN))
+    parser.add_argument("policies", nargs="*", default=list(FIRST_POLICIES))
     parser.add_argument("--rounds", type=int, default=20_000)
     parser.add_argument("--clients", type=int, default=200)
     arguments = parser.parse_args()

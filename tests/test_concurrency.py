@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from first_policies import FIRST_POLICIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_selectors import assert_same
@@ -14,7 +15,6 @@ from test_selectors import assert_same
 import cvrcore
 from cvrcore import make_selector
 from cvrcore.covariance.packed import DEFERRED
-from cvrcore.selectors import BUILT_IN as POLICIES
 from cvrcore.state import load_state
 
 N_CLIENTS, N_SELECT, N_FEATURES = 20, 4, 3
@@ -101,7 +101,7 @@ def perform(selector, verb, arguments, path):
         return str(error)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", FIRST_POLICIES)
 @settings(max_examples=10, deadline=None)
 @given(plans=st.lists(st.lists(st.sampled_from(VERBS), max_size=12), min_size=2, max_size=4))
 def test_threads_at_once_are_threads_in_turn(tmp_path_factory, policy, plans):

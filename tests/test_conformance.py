@@ -18,6 +18,7 @@ VARIANTS = {
     "active": [{}, {"preset": "goetz"}, {"alpha3": 1.0}],
     "oort": [{}, {"preset": "repo"}, {"preset": "fedscale"}],
     "fedcbs": [{}, {"beta": 0.0, "exploration": 0.0}],
+    "pivotal": [{}, {"law": "even", "features": None}],
     "fedcvr-bolt": [{"warmup": 3}, {"warmup": 0, "store": "dense", "recluster_every": 3}],
 }
 CASES = [

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from first_policies import FIRST_POLICIES
 from fuzzing import bounded_memory, damaged, fuzz
 from hypothesis import given
 from hypothesis import strategies as st
 
 import cvrcore
-from cvrcore.selectors import BUILT_IN, policy_class
+from cvrcore.selectors import policy_class
 from cvrcore.state import load_state, save_state
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -83,7 +84,7 @@ def compiled(policy):
     play(cvrcore.Selector.load(GOLDEN / f"format2-{policy}.npz"))
 
 
-@pytest.mark.parametrize("policy", BUILT_IN)
+@pytest.mark.parametrize("policy", FIRST_POLICIES)
 @fuzz(120)
 @given(data=st.data())
 def test_forged_states_are_refused_or_work(policy, data):

@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from first_policies import FIRST_POLICIES
 
 import cvrcore
-from cvrcore.selectors import BUILT_IN
 
 
 def bolt(**options):
@@ -50,7 +50,7 @@ def test_options_are_frozen_and_checked(kind):
         kind(**{name: "other"})
 
 
-@pytest.mark.parametrize("policy", BUILT_IN)
+@pytest.mark.parametrize("policy", FIRST_POLICIES)
 def test_every_policy_takes_guards(policy):
     options = {"fedcvr-bolt": {"n_features": 3}, "fedcbs": {"label_counts": np.ones((9, 2))}}
     guards = cvrcore.Guards(max_share=1.25, on_invalid="skip")

@@ -4,10 +4,11 @@ import copy
 
 import numpy as np
 import pytest
+from first_policies import FIRST_POLICIES
 from numpy.testing import assert_allclose, assert_array_equal
 
 from cvrcore import make_selector
-from cvrcore.selectors import BUILT_IN, policy_class
+from cvrcore.selectors import policy_class
 
 N_CLIENTS, N_SELECT, N_FEATURES, N_CLASSES = 40, 5, 6, 4
 WEIGHTS = np.random.default_rng(99).integers(1, 200, N_CLIENTS).astype(float)
@@ -35,7 +36,7 @@ GUARDED = {"max_share": 1.3, "min_share": 0.3, "max_norm": "median", "max_loss":
 
 
 def cases():
-    for name in BUILT_IN:
+    for name in FIRST_POLICIES:
         for options in [*VARIANTS.get(name, [{}]), GUARDED]:
             label = "-".join([name, *(f"{key}={value}" for key, value in options.items())])
             yield pytest.param((name, options), id=label)

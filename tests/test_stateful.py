@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import slow_models
+from first_policies import FIRST_POLICIES
 from fuzzing import fuzz
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -181,6 +182,4 @@ def machine(policy, guards):
 
 
 GUARDS = {"max_share": 1.5, "min_share": 0.4, "max_loss": "median", "max_norm": "median"}
-globals().update(
-    machine(policy, guards) for policy in cvrcore.selectors.BUILT_IN for guards in ({}, GUARDS)
-)
+globals().update(machine(policy, guards) for policy in FIRST_POLICIES for guards in ({}, GUARDS))

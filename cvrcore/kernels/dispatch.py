@@ -43,6 +43,12 @@ KERNELS = {
     "ritz": "subspace",
 }
 
+#: Kernels without a Cython twin: Numba compiles them under both backends.
+NUMBA_ONLY = {
+    "build_tree": "pivotal",
+    "local_pivotal": "pivotal",
+}
+
 
 @functools.cache
 def backend() -> str:
@@ -84,10 +90,10 @@ def compiled(subject: str) -> ModuleType | None:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in KERNELS:
+    if name not in KERNELS and name not in NUMBA_ONLY:
         raise AttributeError(f"no kernel is called {name!r}")
-    subject = KERNELS[name]
-    if backend() == "cython":
+    subject = NUMBA_ONLY.get(name) or KERNELS[name]
+    if backend() == "cython" and name in KERNELS:
         module = importlib.import_module("cvrcore_ext").load(subject)
     else:
         module = importlib.import_module(f"{__package__}.{subject}")

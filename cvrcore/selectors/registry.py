@@ -32,6 +32,7 @@ BUILT_IN = {
     "oort": "cvrcore.selectors.oort:OortSelector",
     "fedcbs": "cvrcore.selectors.class_balanced:ClassBalancedSelector",
     "fedcvr-bolt": "cvrcore.selectors.coalition:CoalitionSelector",
+    "pivotal": "cvrcore.selectors.pivotal:PivotalSelector",
 }
 
 

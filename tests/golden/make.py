@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 import cvrcore
-from cvrcore.selectors import BUILT_IN as POLICIES
+
+POLICIES = ("uniform", "power-of-choice", "active", "oort", "fedcbs", "fedcvr-bolt")
 
 HERE = Path(__file__).parent
 N_CLIENTS, N_SELECT, N_FEATURES = 12, 3, 4
