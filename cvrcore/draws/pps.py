@@ -85,7 +85,7 @@ def systematic_sample(inclusion: Float, rng: np.random.Generator) -> Ids:
     Examples
     --------
     >>> sorted(systematic_sample(np.array([1.0, 0.5, 0.5]), np.random.default_rng(0)).tolist())
-    [0, 1]
+    [0, 2]
     """
     order = rng.permutation(inclusion.shape[0])
     ends = np.cumsum(inclusion[order])
