@@ -26,6 +26,7 @@ from .clustering.affinity import KERNELS, Affinity, check_gamma
 from .clustering.partitions import Effort, plane_coalitions, spectral_coalitions, trivial_partition
 from .covariance.pairs import PREDICTORS, cosine_coefficients, representatives
 from .covariance.scores import DIAGONAL_FLOOR, score_moments
+from .draws.allocation import SIZE_LAWS, expected_distances
 from .draws.coalition_draw import SCORES, Law, draw_selection, transform_scores
 from .draws.laws import LAWS
 from .runtime.threads import single_blas_thread
@@ -244,8 +245,10 @@ def select(
     seed : int, Generator or None
     score : {"raw", "zscore", "log"}
         Scale of the scores; "raw" is the paper's.
-    within : {"boltzmann", "argmax", "uniform"}
-        Law inside a coalition.
+    within : {"boltzmann", "argmax", "uniform", "size", "neyman"}
+        Law inside a coalition, as in `cvrcore.Rule`: Eq. (11), Eq. (10), or neither; in
+        proportion to samples, or to samples times the distance of the client's row from its
+        coalition's mean ("neyman", meant for rows of updates).
 
     Returns
     -------
@@ -265,7 +268,7 @@ def select(
     sizes = check_weights(weights, n_clients)
     temperature = check_number(temperature, "temperature", above=0)
     score = check_choice(score, "score", SCORES)
-    within = check_choice(within, "within", LAWS)
+    within = check_choice(within, "within", (*LAWS, *SIZE_LAWS))
     eligible = check_available(available, n_clients) & (sizes > 0)
     if not eligible.any():
         raise ValueError("available must contain at least one client of positive weight, got none")
@@ -281,6 +284,8 @@ def select(
         scores = variance_reduction(cov, sizes)
     rng = check_seed(seed)
     labels = coalitions(rows, n_select, kernel, gamma, seed=rng)
+    everyone = np.ones(n_clients, dtype=bool)
+    neyman = within == "neyman"
     return draw_selection(
         labels,
         scores,
@@ -290,6 +295,8 @@ def select(
         score=score,
         within=within,
         temperature=temperature,
+        weights=sizes,
+        distances=expected_distances(rows, labels, sizes, everyone) if neyman else None,
     )
 
 

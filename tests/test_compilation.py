@@ -103,6 +103,37 @@ def test_a_script_shows_that_kernels_are_being_compiled_once(tmp_path):
     assert second.stderr == ""
 
 
+def test_the_message_says_how_long_it_took_last_time(tmp_path):
+    first = run(tmp_path, "-c", ONE_KERNEL)
+    assert "last time" not in first.stderr
+    (record,) = tmp_path.glob("cvrcore-compile-seconds.txt")
+    seconds = float(record.read_text())
+    assert 0 < seconds < 60
+    record.write_text("87.0\n")
+    again = run(tmp_path, "-c", ONE_KERNEL.replace("np.int64", "np.int32"))  # another signature
+    assert again.stderr.count("compiling Numba kernels") == 1
+    assert "(87 s in all last time)" in again.stderr
+    assert float(record.read_text()) < 60
+
+
+def test_short_compiling_leaves_no_record(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    clock = Clock(monkeypatch)
+    clock.start()
+    clock.end(1.0)
+    clock.timer.save()
+    assert jit.last_seconds() is None
+    clock.start()
+    clock.end(6.5)
+    clock.timer.save()
+    assert jit.last_seconds() == 7.5
+    assert [path.name for path in tmp_path.iterdir()] == ["cvrcore-compile-seconds.txt"]
+    (tmp_path / "cvrcore-compile-seconds.txt").write_text("nonsense")
+    assert jit.last_seconds() is None
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cvrcore-compile-seconds.txt"))
+    clock.timer.save()  # a folder that cannot be made: no error
+
+
 class Clock:
     """A `CompileTimer` with a clock that the test moves."""
 

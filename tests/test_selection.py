@@ -91,3 +91,38 @@ def test_available_may_be_a_set_of_ids():
     same = cvrcore.select(models, n_select=2, available=[1, 3, 6], seed=0)
     assert_array_equal(picked.clients, same.clients)
     assert set(picked.clients) <= {1, 3, 6}
+
+
+@pytest.mark.parametrize("within", ["boltzmann", "argmax", "uniform", "size", "neyman"])
+def test_select_takes_the_laws_of_the_selector(within):
+    """The stateless call and the selector state the same law on the same coalitions."""
+    rng = np.random.default_rng(2)
+    models, _ = planted_models(40, 12, 5, rng)
+    weights = rng.integers(1, 9, size=40).astype(float)
+    weights[:3] = 0.0
+    picked = cvrcore.select(models, 5, weights, seed=0, within=within)
+    eligible = weights > 0
+    expected = np.zeros(40)
+    for p in range(5):
+        mine = (picked.coalitions == p) & eligible
+        share = weights[mine] / weights[mine].sum()
+        members = models[(picked.coalitions == p)]
+        centre = np.average(members, axis=0, weights=weights[picked.coalitions == p])
+        worth = weights[mine] * np.linalg.norm(models[mine] - centre, axis=1)
+        expected[mine] = {
+            "size": share,
+            "neyman": 0.7 * worth / worth.sum() + 0.3 * share,
+        }.get(within, np.full(mine.sum(), 1 / mine.sum()))  # equal scores: uniform
+    assert_allclose(picked.probabilities, expected, rtol=1e-9)
+    selector = cvrcore.CoalitionSelector(
+        40, 12, 5, weights, warmup=0, seed=0, initial=models + 1e-12, within=within
+    )
+    if within != "neyman":  # the selector knows no row yet: it takes all distances as equal
+        theirs = selector.select()
+        assert_array_equal(theirs.coalitions, picked.coalitions)
+        assert_allclose(theirs.probabilities, picked.probabilities, rtol=1e-6)
+
+
+def test_select_refuses_an_unknown_law():
+    with pytest.raises(ValueError, match="within must be one of .*'size', 'neyman', got 'best'"):
+        cvrcore.select(np.eye(4), 2, within="best")
