@@ -45,6 +45,8 @@ KERNELS = {
 
 #: Kernels without a Cython twin: Numba compiles them under both backends.
 NUMBA_ONLY = {
+    "assignment_costs": "facility",
+    "lazy_greedy": "facility",
     "build_tree": "pivotal",
     "local_pivotal": "pivotal",
 }

@@ -33,6 +33,11 @@ BUILT_IN = {
     "fedcbs": "cvrcore.selectors.class_balanced:ClassBalancedSelector",
     "fedcvr-bolt": "cvrcore.selectors.coalition:CoalitionSelector",
     "pivotal": "cvrcore.selectors.pivotal:PivotalSelector",
+    "divfl": "cvrcore.selectors.divfl:DivFLSelector",
+    "hics": "cvrcore.selectors.hics:HiCSSelector",
+    "fedcor": "cvrcore.selectors.fedcor:FedCorSelector",
+    "shapley": "cvrcore.selectors.shapley:ShapleySelector",
+    "learned": "cvrcore.selectors.learned:LearnedSelector",
 }
 
 

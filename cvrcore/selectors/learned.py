@@ -1,0 +1,222 @@
+"""A home for learned policies: features of clients and a scorer in, the best clients out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..runtime.threads import serialised
+from ..selection import Selection
+from ..validation import Float, Mask, check_number, check_stored, check_vector
+from .base import Probe, Report, Selector
+from .guards import Guards
+
+Scorer = Callable[[Float], ArrayLike]
+
+#: Features of a client, and what each needs of `observe`. Numbers that are not known are 0, with
+#: ``known`` telling the two cases apart.
+FEATURES: Final[dict[str, str | None]] = {
+    "size": None,
+    "picks": None,
+    "age": None,
+    "known": None,
+    "loss": "losses",
+    "norm": "norms",
+    "duration": "durations",
+}
+_LEARNED: Final = ("loss", "norm", "duration")
+
+
+class LearnedSelector(Selector):
+    """Ranks clients by any function of documented features, such as a trained agent.
+
+    FAVOR, FedMarl, AutoFL and FedRank differ in how they train their agent; each round their
+    server does the same: it scores every client and picks the best. This class is that server.
+
+    ============  ===================================================================
+    feature       value
+    ============  ===================================================================
+    ``size``      samples of the client over the mean of all clients
+    ``picks``     how often it reported, over the mean of all clients (0 at first)
+    ``age``       rounds since it last reported, over ``n_clients / n_select``; 1 if never
+    ``known``     1 if it has reported, else 0
+    ``loss``      its last loss of the model that it received
+    ``norm``      the norm of its last update
+    ``duration``  the seconds that it took last
+    ============  ===================================================================
+
+    Parameters
+    ----------
+    n_clients, n_select, weights, seed, guards
+        See `Selector`.
+    scorer : callable or array-like of shape (n_features,)
+        A function from an array of shape (n_eligible, n_features) to one finite score a row, or
+        the weights of a linear score. Ties are broken at random.
+    features : sequence of str
+        Names of the table, in the order of the scorer's columns. The policy needs what they
+        need.
+    explore : float in [0, 1]
+        Share of the places that are drawn uniformly, rounded down.
+
+    Notes
+    -----
+    A linear scorer is part of the saved state. A function is not: give it again,
+    ``LearnedSelector.load(path, scorer=f)``. No code is ever read from a file.
+
+    Examples
+    --------
+    >>> largest = LearnedSelector(4, 2, weights=[5, 9, 1, 7], scorer=[1.0], features=["size"])
+    >>> sorted(largest.select().clients.tolist())
+    [1, 3]
+    """
+
+    name: ClassVar[str] = "learned"
+    loss_statistic: ClassVar[str | None] = "mean"
+
+    def __init__(
+        self,
+        n_clients: int,
+        n_select: int,
+        weights: ArrayLike | None = None,
+        seed: int | np.random.SeedSequence | None = None,
+        *,
+        scorer: Scorer | ArrayLike = (1.0, -1.0, 1.0),
+        features: Sequence[str] = ("size", "picks", "age"),
+        explore: float = 0.0,
+        guards: Guards | None = None,
+    ) -> None:
+        super().__init__(n_clients, n_select, weights, seed, guards)
+        self.features = tuple(features)
+        for name in self.features:
+            if name not in FEATURES:
+                known = ", ".join(FEATURES)
+                raise ValueError(f"features must be among {known}, got {name!r}")
+        if not self.features or len(set(self.features)) < len(self.features):
+            raise ValueError(f"features must be distinct and at least one, got {features!r}")
+        self.explore = check_number(explore, "explore", minimum=0.0, maximum=1.0)
+        self.scorer: Scorer | None = scorer if callable(scorer) else None
+        self.coefficients: Float | None = None
+        if self.scorer is None:
+            self.coefficients = check_vector(scorer, "scorer", len(self.features)).copy()  # type: ignore[arg-type]
+        self.needs = frozenset(
+            need for name in self.features if (need := FEATURES[name]) is not None
+        )
+        self._last = {name: np.zeros(self.n_clients) for name in _LEARNED}
+        self._reports = np.zeros(self.n_clients, dtype=np.int64)
+        self._reported = np.full(self.n_clients, -1, dtype=np.int64)  # last round
+
+    def client_features(self) -> Float:
+        """Return the present features of all clients, shape (n_clients, n_features)."""
+        mean_picks = max(float(self._reports.mean()), np.finfo(np.float64).tiny)
+        span = self.n_clients / self.n_select
+        known = self._reports > 0
+        columns = {
+            "size": self.weights / self.weights.mean(),
+            "picks": self._reports / mean_picks if known.any() else np.zeros(self.n_clients),
+            "age": np.where(known, (self.round - self._reported) / span, 1.0),
+            "known": known.astype(np.float64),
+            **self._last,
+        }
+        return np.stack([columns[name] for name in self.features], axis=1)
+
+    def _choose(self, eligible: Mask, probe: Probe | None) -> Selection:
+        ids = np.flatnonzero(eligible)
+        n_picked = min(self.n_select, ids.size)
+        n_explored = int(self.explore * n_picked + 1e-9)
+        found = self._score(self.client_features()[ids])
+        order = np.lexsort((self._rng.random(ids.size), -found))
+        best, others = ids[order[: n_picked - n_explored]], ids[order[n_picked - n_explored :]]
+        rest = self._rng.permutation(others)[:n_explored]
+        scores = np.full(self.n_clients, np.nan)
+        scores[ids] = found
+        inclusion = np.zeros(self.n_clients)
+        inclusion[others] = n_explored / max(others.size, 1)
+        inclusion[best] = 1.0
+        return Selection(
+            clients=np.concatenate([best, rest]).astype(np.int64),
+            scores=scores,
+            inclusion=inclusion,
+            round=self.round,
+        )
+
+    def _score(self, rows: Float) -> Float:
+        if self.coefficients is not None:
+            return np.asarray(rows @ self.coefficients)
+        assert self.scorer is not None
+        return check_vector(self.scorer(rows), "scores of the scorer", len(rows))
+
+    def _check_signal(self, name: str, value: Any, n_reported: int) -> Any:
+        return super()._check_signal(name, value, n_reported) if name == "norms" else None
+
+    def _learn(self, report: Report) -> None:
+        told: dict[str, Any] = {
+            "loss": report.losses,
+            "norm": report.signals.get("norms"),
+            "duration": report.durations,
+        }
+        for name, values in told.items():
+            if values is not None:
+                self._last[name][report.clients] = values
+        self._reports[report.clients] += 1
+        self._reported[report.clients] = self.round
+
+    def _grow(self, n_clients: int, added: Float) -> None:
+        def grown(array: NDArray[Any], fill: int) -> NDArray[Any]:
+            return np.concatenate([array, np.full(added.size, fill, dtype=array.dtype)])
+
+        self._last = {name: grown(array, 0) for name, array in self._last.items()}
+        self._reports, self._reported = grown(self._reports, 0), grown(self._reported, -1)
+
+    # -- state -------------------------------------------------------------------
+
+    def _config(self) -> dict[str, Any]:
+        coefficients = None if self.coefficients is None else self.coefficients.copy()
+        return {
+            "features": list(self.features),
+            "explore": self.explore,
+            "scorer": coefficients,
+        }
+
+    def _learned(self) -> dict[str, Any]:
+        last = {name: array.copy() for name, array in self._last.items()}
+        return {**last, "reports": self._reports.copy(), "reported": self._reported.copy()}
+
+    def _restore(self, learned: dict[str, Any]) -> None:
+        last = {name: check_stored(learned[name], name, self.n_clients) for name in _LEARNED}
+        if not all(np.isfinite(array).all() for array in last.values()):
+            raise ValueError("loss, norm and duration must be finite")
+        reports = check_stored(learned["reports"], "reports", self.n_clients, np.int64)
+        reported = check_stored(learned["reported"], "reported", self.n_clients, np.int64)
+        if (reports < 0).any() or (reported < -1).any() or (reported >= max(self.round, 1)).any():
+            raise ValueError("reports and reported must be counts and past rounds")
+        self._last, self._reports, self._reported = last, reports, reported
+
+    @serialised
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replace all state by the result of `state_dict`; a function as scorer stays."""
+        restored = type(self).from_state_dict(state, scorer=self.scorer)
+        self.__dict__ = {**restored.__dict__, "_lock": self._lock}
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any], scorer: Scorer | None = None) -> Self:
+        """Build a selector from `state_dict`'s result; `scorer` where that was a function."""
+        config = state.get("config") if isinstance(state, dict) else None
+        if isinstance(config, dict) and config.get("scorer") is None:
+            if scorer is None:
+                raise ValueError(
+                    "scorer must be given: the saved policy ranks by a function, which no state "
+                    "holds; call LearnedSelector.load(path, scorer=f)"
+                )
+            state = {**state, "config": {**config, "scorer": scorer}}
+        return super().from_state_dict(state)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], scorer: Scorer | None = None) -> Self:
+        """Read a selector that `save` wrote; `scorer` where that was a function."""
+        from ..state import load_state
+
+        return cls.from_state_dict(load_state(path), scorer=scorer)

@@ -1,0 +1,82 @@
+"""Policies that keep each client's last update: reports in, one row per client kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..validation import Float, Ids, Mask, check_count, check_matrix, check_stored
+from .base import Report, Selector
+from .guards import Guards
+
+
+class UpdateRowsSelector(Selector):
+    """Base of policies that compare clients by their last update, stale or not.
+
+    A client that never reported has no row. Policies pick such clients first, at random, so
+    that every client is seen after about ``n_clients / n_select`` rounds.
+
+    Parameters
+    ----------
+    n_clients, n_select, weights, seed, guards
+        See `Selector`.
+    n_features : int
+        Watched coordinates of an update.
+    """
+
+    needs = frozenset({"updates"})
+
+    def __init__(
+        self,
+        n_clients: int,
+        n_select: int,
+        weights: ArrayLike | None = None,
+        seed: int | np.random.SeedSequence | None = None,
+        *,
+        n_features: int,
+        guards: Guards | None = None,
+    ) -> None:
+        super().__init__(n_clients, n_select, weights, seed, guards)
+        self.n_features = check_count(n_features, "n_features")
+        self._rows = np.zeros((self.n_clients, self.n_features))
+        self._seen: Mask = np.zeros(self.n_clients, dtype=bool)
+
+    def _unseen_first(self, eligible: Mask) -> Ids:
+        """Return up to `n_select` eligible clients that never reported, in random order."""
+        unseen = np.flatnonzero(eligible & ~self._seen)
+        return self._rng.permutation(unseen)[: self.n_select].astype(np.int64)
+
+    def _check_signal(self, name: str, value: Any, n_reported: int) -> Any:
+        if name != "updates":
+            return None
+        if n_reported == 0:
+            return np.empty((0, self.n_features))
+        return check_matrix(value, name, (n_reported, self.n_features)).astype(np.float64)
+
+    def _learn(self, report: Report) -> None:
+        if report.clients.size:
+            self._rows[report.clients] = report.signals["updates"]
+            self._seen[report.clients] = True
+
+    def _grow(self, n_clients: int, added: Float) -> None:
+        self._rows = np.concatenate([self._rows, np.zeros((added.size, self.n_features))])
+        self._seen = np.concatenate([self._seen, np.zeros(added.size, dtype=bool)])
+
+    def _config(self) -> dict[str, Any]:
+        return {"n_features": self.n_features}
+
+    def _learned(self) -> dict[str, Any]:
+        return {"rows": self._rows[self._seen], "seen": self._seen.copy()}
+
+    def _restore(self, learned: dict[str, Any]) -> None:
+        seen = check_stored(learned["seen"], "seen", self.n_clients, bool)
+        shape = (int(np.count_nonzero(seen)), self.n_features)
+        rows = np.asarray(learned["rows"])
+        if rows.shape != shape or rows.dtype != np.float64 or not np.isfinite(rows).all():
+            raise ValueError(
+                f"rows must be finite float64 of shape {shape}, got {rows.dtype} {rows.shape}"
+            )
+        self._seen = seen
+        self._rows[seen] = rows
