@@ -69,5 +69,10 @@ def _run_rounds(dtype: str, options: dict[str, Any]) -> None:
 def _run_twinless() -> None:
     """Run the kernels that Numba compiles under both backends."""
     from .draws.pivotal import pivotal_sample
+    from .selectors.divfl import DivFLSelector
 
     pivotal_sample(np.full(20, 0.5), np.eye(20), np.random.default_rng(0))
+    divfl = DivFLSelector(4, 2, n_features=1, seed=0)
+    for _ in range(3):
+        clients = divfl.select().clients
+        divfl.observe(clients, updates=np.ones((2, 1)))
