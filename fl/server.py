@@ -98,6 +98,7 @@ class Server:
                 self.streams,
                 self._initial_model,
                 self._aggregator,
+                config.training.momentum,
             ),
         )
         if self.carried.is_local and len(self.algorithm.models) > 1:

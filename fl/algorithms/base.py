@@ -25,7 +25,7 @@ class Resources:
 
     `weights` are the sample counts n_k; ``initial_model(j)`` returns initial model j, of
     which 0 is shared by all methods; ``aggregator()`` returns a new aggregator, one for each
-    model that the algorithm keeps.
+    model that the algorithm keeps; `momentum` is that of clients.
     """
 
     engine: Engine
@@ -35,6 +35,7 @@ class Resources:
     streams: Streams
     initial_model: Callable[[int], Vector]
     aggregator: Callable[[], Aggregator]
+    momentum: float = 0.0
 
     @property
     def n_clients(self) -> int:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
-
 from .base import Algorithm, Resources, RoundUpdates
+from .paths import effective_steps, rescaled
 
 
 class FedNova(Algorithm):
@@ -16,8 +15,8 @@ class FedNova(Algorithm):
     steps, the next model is ``x + tau sum_k p_k (y_k - x) / tau_k`` with
     ``tau = sum_k p_k tau_k`` ([1]_, Section 4). Here every update is scaled by ``tau / tau_k``
     before it is aggregated, so that any aggregator goes with it. tau_k is the number of steps,
-    or ``(1 - (1 - lr mu)^steps) / (lr mu)`` with a proximal term. Clients with the same number
-    of steps make it FedAvg.
+    ``(1 - (1 - lr mu)^steps) / (lr mu)`` with a proximal term, more with momentum. Clients with
+    the same number of steps make it FedAvg.
 
     Parameters
     ----------
@@ -41,23 +40,11 @@ class FedNova(Algorithm):
 
     def merge(self, updates: RoundUpdates) -> None:
         """Scale the updates, then average."""
-        lengths = self._lengths(updates.steps, updates.lr)
+        momentum = self.resources.momentum
+        lengths = effective_steps(updates.steps, updates.lr, momentum, self.mu)
         if lengths.size and not (lengths == lengths[0]).all():
             shares = self.shares[updates.clients]
             tau = shares @ lengths / shares.sum()
             scaled = rescaled(updates, self.models[0], tau / lengths)
             updates = dataclasses.replace(updates, vectors=scaled)
         super().merge(updates)
-
-    def _lengths(self, steps: np.ndarray, lr: float) -> np.ndarray:
-        """Return tau_k: the 1-norm of the weights of a client's gradients in its update."""
-        lengths: np.ndarray = steps.astype(np.float64)
-        if self.mu:
-            lengths = (1.0 - (1.0 - lr * self.mu) ** lengths) / (lr * self.mu)
-        return lengths
-
-
-def rescaled(updates: RoundUpdates, model: np.ndarray, factors: np.ndarray) -> list[np.ndarray]:
-    """Return the models of a round with each difference from `model` times its factor."""
-    pairs = zip(updates.vectors, factors, strict=True)
-    return [model + model.dtype.type(factor) * (vector - model) for vector, factor in pairs]

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..evaluation import training_losses
 from .base import Algorithm, Resources, RoundUpdates
-from .fednova import rescaled
+from .paths import rescaled
 
 #: Added to losses, as in the authors' code: a power of 0 may be infinite.
 TINY = 1e-10

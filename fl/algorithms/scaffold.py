@@ -10,6 +10,7 @@ from cvrcore.aggregators.row_store import RowStore
 
 from ..flat import Vector
 from .base import Algorithm, Resources, RoundUpdates
+from .paths import effective_steps
 
 
 class Scaffold(Algorithm):
@@ -17,7 +18,8 @@ class Scaffold(Algorithm):
 
     c_k estimates the gradient of client k, c their mean by share. After a round of K steps,
     ``c_k <- c_k - c + (x - y) / (K lr)`` (option II of Algorithm 1 in [1]_), and c changes by
-    the shares of what the c_k changed. The paper's clients count alike: that is aggregator
+    the shares of what the c_k changed. (K counts the weight of all gradients in the path: more
+    than the steps if clients use momentum.) The paper's clients count alike: that is aggregator
     ``"mean"``; its global step length is ``server.lr``. Clients download and upload a control
     variate beside the model. Where all c_k are equal, as in the first round, it is FedAvg.
 
@@ -64,10 +66,11 @@ class Scaffold(Algorithm):
         """Average the models; update the control variates of the clients that reported."""
         before, mean, shares = self.models[0].copy(), self._mean.copy(), self.shares
         super().merge(updates)
-        for k, vector, steps in zip(updates.clients, updates.vectors, updates.steps, strict=True):
+        lengths = effective_steps(updates.steps, updates.lr, self.resources.momentum)
+        for k, vector, steps in zip(updates.clients, updates.vectors, lengths, strict=True):
             old = self._control(int(k)).astype(np.float64)
             path = np.subtract(before, vector, dtype=np.float64)
-            new = old - mean + path / (int(steps) * updates.lr)
+            new = old - mean + path / (steps * updates.lr)
             stored = self._controls.write(int(k), new.astype(np.float32))
             self._mean += shares[k] * (stored - old)
 

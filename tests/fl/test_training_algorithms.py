@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from tiny import tiny_config, tiny_federation
 
+from fl.algorithms.paths import effective_steps
 from fl.config import AlgorithmConfig, ConfigError
 from fl.data import Federation
 from fl.loop import run
@@ -166,6 +167,27 @@ def test_fednova_reaches_its_fixed_point(mu):
     truth = np.array(sizes) @ values / sum(sizes)
     naive = np.array(sizes) * moved @ values / (np.array(sizes) * moved).sum()
     assert abs(expected - truth) < 0.25 * abs(naive - truth)  # FedAvg's fixed point is `naive`
+
+
+@pytest.mark.parametrize(
+    ("momentum", "mu", "expected"),
+    [
+        (0.0, 0.0, [1, 2, 5]),
+        # Sums of a_k in the FedNova paper: (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho).
+        (0.9, 0.0, [(t - 0.9 * (1 - 0.9**t) / 0.1) / 0.1 for t in (1, 2, 5)]),
+        (0.0, 3.0, [(1 - 0.7**t) / 0.3 for t in (1, 2, 5)]),
+    ],
+)
+def test_effective_steps_are_those_of_the_paper(momentum, mu, expected):
+    found = effective_steps(np.array([1, 2, 5]), 0.1, momentum, mu)
+    assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_scaffold_with_momentum_still_reaches_least_squares():
+    federation, x, y = regression([20, 30, 10, 25])
+    optimum = np.linalg.lstsq(x, y, rcond=None)[0]
+    config = quadratic_config("scaffold", 4, training__momentum=0.5, training__lr=0.03)
+    assert_allclose(final_model(config, federation, 300), optimum, atol=2e-3)
 
 
 @pytest.mark.parametrize("q", [0.5, 1.0, 3.0])
