@@ -24,6 +24,7 @@ __all__ = [
     "ConfigError",
     "DataConfig",
     "EngineConfig",
+    "FleetConfig",
     "RunConfig",
     "SelectionConfig",
     "ServerConfig",
@@ -201,6 +202,50 @@ class AvailabilityConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class FleetConfig:
+    """Simulated devices of clients, off by default; see `fl.fleet` and docs/devices.md.
+
+    Speeds and bandwidths are lognormal, with the medians and spreads (standard deviations of
+    the logarithm) given here. `jitter` is the spread of a device's own speed from round to
+    round. A device drops out with the chance `loss` if its speed is the median; slower ones do
+    so more often, the more the larger `loss_slope`. After `deadline` seconds the server waits no
+    longer. Devices are online for `online_share` of each `day`, their stretches spread over
+    `online_spread` of it, or as `online_trace` says; the server waits `idle` seconds if none is.
+    """
+
+    enabled: bool = False
+    seconds_per_sample: float = 0.001
+    speed_spread: float = 0.5
+    jitter: float = 0.0
+    bandwidth: float = 1e6
+    bandwidth_spread: float = 0.5
+    upload_share: float = 0.25
+    latency: float = 0.05
+    loss: float = 0.0
+    loss_slope: float = 1.0
+    deadline: float | None = None
+    online_share: float = 1.0
+    online_spread: float = 1.0
+    day: float = 86400.0
+    online_trace: str | None = None
+    idle: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("seconds_per_sample", "bandwidth", "upload_share", "day", "idle"):
+            above(getattr(self, name), f"fleet.{name}", 0.0)
+        for name in ("speed_spread", "jitter", "bandwidth_spread", "latency", "loss_slope"):
+            value = getattr(self, name)
+            if not value >= 0.0:
+                raise ConfigError(f"fleet.{name} must be at least 0, got {value:g}")
+        share(self.loss, "fleet.loss")
+        share(self.online_share, "fleet.online_share")
+        share(self.online_spread, "fleet.online_spread")
+        above(self.online_share, "fleet.online_share", 0.0)
+        if self.deadline is not None:
+            above(self.deadline, "fleet.deadline", 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
 class EngineConfig:
     """Where clients train; it changes how long a run takes, never what it finds.
 
@@ -256,6 +301,7 @@ class RunConfig:
     algorithm: AlgorithmConfig = AlgorithmConfig()
     server: ServerConfig = ServerConfig()
     availability: AvailabilityConfig = AvailabilityConfig()
+    fleet: FleetConfig = FleetConfig()
     engine: EngineConfig = EngineConfig()
 
     def __post_init__(self) -> None:

@@ -27,8 +27,9 @@ class History:
         What was decided or found when the run was set up: data, model, features.
     rounds : list of dict
         See `fl.meter.Meter.round` and `fl.evaluation.evaluate` for the keys; metrics are
-        there in the rounds that were evaluated. Two histories are equal when their rounds
-        are, wall-clock times aside.
+        there in the rounds that were evaluated, ``simulated_seconds`` (of the round) and
+        ``simulated_clock`` (at its end) where devices are simulated. Two histories are equal
+        when their rounds are, wall-clock times aside.
     """
 
     config: RunConfig
@@ -91,6 +92,17 @@ class History:
         rounds, values = self.column(self.metric)
         reached = values >= target if self.higher_is_better else values <= target
         return int(rounds[reached][0]) if reached.any() else None
+
+    def seconds_to(self, target: float) -> float | None:
+        """Return the simulated seconds until an evaluation reached `target`, or None.
+
+        None, too, for a run without simulated devices (`fleet.enabled`).
+        """
+        reached = self.rounds_to(target)
+        if reached is None:
+            return None
+        clock = next(r.get("simulated_clock") for r in self.rounds if r["round"] == reached)
+        return None if clock is None else float(clock)
 
     def total(self, name: str) -> int:
         """Return the sum of a count, such as ``"uplink"``, over all rounds."""
@@ -156,6 +168,8 @@ class History:
             "best": self.best(),
             "worst_decile": self.final("worst_decile"),
             "rounds_to_target": None if target is None else self.rounds_to(target),
+            "simulated_seconds": self.final("simulated_clock"),
+            "simulated_seconds_to_target": None if target is None else self.seconds_to(target),
             "uplink": self.total("uplink"),
             "downlink": self.total("downlink"),
             "probe_bytes": self.total("probe_bytes"),

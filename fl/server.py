@@ -25,6 +25,7 @@ from .data import Federation, load_federation
 from .engines import Job, make_engine
 from .evaluation import Deployment, evaluate, training_losses
 from .flat import FlatModule, Layout, Vector
+from .fleet import Fleet
 from .history import TIMING, Record
 from .meter import Meter
 from .models import DEFAULT_MODEL, MODELS
@@ -109,7 +110,12 @@ class Server:
         initial = self.layout.split(self._initial_model(0))
         self.policy = Policy(config.selection, federation, initial, self.streams, config.rounds)
         self.availability = Availability(config.availability, len(self.weights), self.streams)
-        self.meter = Meter(len(self.weights), self.layout.size * self.algorithm.models.itemsize)
+        model_bytes = self.layout.size * self.algorithm.models.itemsize
+        self.meter = Meter(len(self.weights), model_bytes)
+        self.fleet: Fleet | None = None
+        if config.fleet.enabled:
+            facts = self.weights, config.training.epochs, model_bytes
+            self.fleet = Fleet(config.fleet, *facts, self.streams)
         self.facts: Record = {
             "data": federation.record,
             "n_clients": len(self.weights),
@@ -134,9 +140,13 @@ class Server:
         self._clock = {}
         with self._timed("round"):
             reachable = self.availability.reachable(t) & (self.weights > 0)
+            if self.fleet is not None:
+                reachable &= self.fleet.online()
             record: Record = {"available": 0, "skipped": True}
             if reachable.any():
                 record = self._train(t, reachable)
+            elif self.fleet is not None:
+                record |= self.fleet.advance()
             if (t + 1) % self.config.eval_every == 0 or t + 1 == self.config.rounds:
                 with self._timed("evaluate"):
                     record |= self.evaluate()
@@ -148,6 +158,11 @@ class Server:
         with self._timed("select"):
             selection = selector.select(reachable, losses, **self._context(selector))
         dropped = self.availability.dropped(t)[selection.clients]
+        times = None
+        if self.fleet is not None:
+            sizes = algorithm.models_sent, algorithm.models_returned
+            times = self.fleet.round(t, selection.clients, probed, *sizes)
+            dropped = dropped | times.lost
         clients = selection.clients[~dropped]
         with self._timed("train"):
             sent, starts = algorithm.models_sent, algorithm.starts(clients)
@@ -162,6 +177,8 @@ class Server:
         failed = np.setdiff1d(selection.clients, reported)
         with self._timed("select"):
             report = self._report(selector, reported, updates, starts_reported)
+            if times is not None:
+                report["durations"] = times.durations[np.isin(selection.clients, reported)]
             selector.observe(reported, failed=failed, **report)
         with self._timed("merge"):
             vectors = [update.vector for update in updates]
@@ -183,6 +200,8 @@ class Server:
             n_diverged,
             algorithm.models_returned,
         )
+        if self.fleet is not None and times is not None:
+            record |= self.fleet.advance(times.seconds)
         record["selector_bytes"] = self.policy.nbytes
         if algorithm.memory_bytes:
             record["memory_bytes"] = algorithm.memory_bytes
@@ -269,6 +288,7 @@ class Server:
             "algorithm": self.algorithm.state_dict(),
             "carried": self.carried.state_dict(),
             "meter": self.meter.state_dict(),
+            **({} if self.fleet is None else {"fleet": self.fleet.state_dict()}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -278,6 +298,8 @@ class Server:
         if "carried" in state:  # newer than the first release
             self.carried.load_state_dict(state["carried"])
         self.meter.load_state_dict(state["meter"])
+        if self.fleet is not None:
+            self.fleet.load_state_dict(state["fleet"])
 
     def __enter__(self) -> Server:
         return self
