@@ -8,6 +8,8 @@ from typing import Any
 #: Public names and where they live; imported when asked for, so that ``import fl`` is light.
 _PUBLIC = {
     "run": "loop",
+    "resume": "resuming",
+    "Metric": "objectives",
     "History": "history",
     "RunConfig": "config",
     "make_config": "presets",
@@ -15,7 +17,16 @@ _PUBLIC = {
     "load_federation": "data",
 }
 
-__all__ = ["METHODS", "History", "RunConfig", "load_federation", "make_config", "run"]
+__all__ = [
+    "METHODS",
+    "History",
+    "Metric",
+    "RunConfig",
+    "load_federation",
+    "make_config",
+    "resume",
+    "run",
+]
 
 
 def __getattr__(name: str) -> Any:

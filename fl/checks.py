@@ -6,6 +6,9 @@ line and no half-written run.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,6 @@ from torch import nn
 
 from .data import Federation
 from .data.own import refuse_not_finite
-from .flat import Layout
 from .objectives import PADDING, TASKS, Objective
 from .own import seeded
 from .samples import ClientSamples
@@ -91,24 +93,34 @@ def check_fit(module: nn.Module, objective: Objective, samples: ClientSamples) -
         )
 
 
-def check_layout(layout: Layout, saved: dict[str, Any] | None, where: str) -> None:
-    """Refuse a checkpoint of another model; name the first parameter that differs."""
-    if saved is None:
-        return  # of an earlier release
-    ours = [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)]
-    theirs = [[str(n), [int(d) for d in s]] for n, s in saved["parameters"]]
-    for mine, other in zip(ours, theirs, strict=False):
-        if mine != other:
+def check_same_run(folder: Path, saved: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Refuse to continue a run with another model or federation than it began with.
+
+    `saved` are the facts that the folder holds, `facts` those of the present run; what an
+    earlier release did not write is not compared.
+    """
+    own = saved.get("own", facts["own"])
+    for name in ("model", "loss", "metric"):
+        if (name in own) != (name in facts["own"]):
+            ask = "give the same again" if name in own else "leave it out"
+            having = "has" if name in own else "has not"
             raise ConfigError(
-                f"{where} is of another model: its parameter {other[0]} has shape "
-                f"{tuple(other[1])}, this model has {mine[0]} of shape {tuple(mine[1])}"
+                f"{folder} holds a run that {having} a {name} of the caller's own: {ask}"
             )
-    if len(ours) != len(theirs) or list(layout.buffer_names) != list(saved["buffers"]):
-        raise ConfigError(
-            f"{where} is of another model: it has {len(theirs)} parameters and "
-            f"{len(saved['buffers'])} buffers, this model has {len(ours)} and "
-            f"{len(layout.buffer_names)}"
-        )
+    for name in ("n_clients", "n_samples", "n_classes"):
+        if saved.get(name, facts[name]) != facts[name]:
+            raise ConfigError(
+                f"{folder} holds a run of another federation: its {name} is {saved[name]}, "
+                f"not {facts[name]}"
+            )
+    theirs, ours = saved.get("parameters", facts["parameters"]), facts["parameters"]
+    for other, mine in itertools.zip_longest(theirs, ours):
+        if other != mine:
+            texts = ["nothing" if e is None else f"{e[0]} {tuple(e[1])}" for e in (other, mine)]
+            raise ConfigError(
+                f"{folder} holds a checkpoint of another model: it has {texts[0]} where this "
+                f"model has {texts[1]}"
+            )
 
 
 def _forward(module: nn.Module, x: torch.Tensor) -> Any:

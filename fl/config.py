@@ -39,6 +39,7 @@ PRESET_NAMES = ("paper", "scripts")
 FREE_SETTINGS = (
     "engine",
     "checkpoint_every",
+    "save_models",
     "data.data_dir",
     "data.download",
     "training.device",  # it changes the rounding of sums, nothing else
@@ -279,6 +280,8 @@ class RunConfig:
     by `selection`, `algorithm`, `aggregator` and `server`, each with its options. `model`
     None takes the data set's usual one. `target` is the accuracy whose first round is reported;
     with `simulate_time` the policy gets each client's duration as its samples times its epochs.
+    `save_models` keeps the final and the best model in the folder of the run; `record_losses`
+    measures the loss of the received model on every picked client, for the record.
     `empty_test` says whether clients without test samples are left out of the mean or count
     as 0.
     """
@@ -290,6 +293,8 @@ class RunConfig:
     seed: int = 0
     eval_every: int = 1
     checkpoint_every: int = 10
+    save_models: bool = True
+    record_losses: bool = False
     target: float | None = None
     aggregator: str = "sizes"
     aggregator_options: Options = dataclasses.field(default_factory=dict)
@@ -310,6 +315,12 @@ class RunConfig:
         for name, minimum in {"rounds": 1, "seed": 0, "eval_every": 1}.items():
             at_least(getattr(self, name), name, minimum)
         at_least(self.checkpoint_every, "checkpoint_every", 1)
+        for name, value in {"model": self.model, "data.dataset": self.data.dataset}.items():
+            if value is not None and ":" in value:
+                raise ConfigError(
+                    f"{name} must be a name, got {value!r}: an import path counts on the command "
+                    f"line (--{name.rpartition('.')[2]}) and in Python alone, never in settings"
+                )
         if self.selection.n_select > self.data.n_clients:
             raise ConfigError(
                 f"selection.n_select must be at most data.n_clients ({self.data.n_clients}), "

@@ -82,6 +82,12 @@ class Layout:
         """Return the parameters of `vector` as views, in the module's order and shapes."""
         return list(self.state(vector, buffers=False).values())
 
+    def entries(self) -> list[tuple[str, list[int]]]:
+        """Return name and shape of every parameter and buffer, in order."""
+        names = (*self.names, *self.buffer_names)
+        shapes = (*self.shapes, *self.buffer_shapes)
+        return [(name, list(shape)) for name, shape in zip(names, shapes, strict=True)]
+
     def arrays(self, vector: Vector) -> list[Vector]:
         """Return the parameters and buffers of `vector` as views, in the module's order."""
         return list(self.state(vector).values())

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from .config import RunConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from .outputs import Outputs
 
 Record = dict[str, Any]
 
@@ -30,11 +35,14 @@ class History:
         there in the rounds that were evaluated, ``simulated_seconds`` (of the round) and
         ``simulated_clock`` (at its end) where devices are simulated. Two histories are equal
         when their rounds are, wall-clock times aside.
+    outputs : fl.outputs.Outputs, optional
+        Where `model` finds the models of the run.
     """
 
     config: RunConfig
     facts: Record = dataclasses.field(default_factory=dict)
     rounds: list[Record] = dataclasses.field(default_factory=list)
+    outputs: Outputs | None = dataclasses.field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.rounds)
@@ -63,6 +71,43 @@ class History:
     def higher_is_better(self) -> bool:
         """Whether larger values of the metric are better."""
         return bool(self.facts.get("higher_is_better", self.metric != "mse"))
+
+    def model(
+        self,
+        which: Literal["final", "best"] = "final",
+        *,
+        number: int | None = None,
+        into: nn.Module | None = None,
+    ) -> nn.Module:
+        """Return the global model as an ``nn.Module`` on the CPU, in evaluation mode.
+
+        Parameters
+        ----------
+        which : {"final", "best"}
+            After the last round, or after the round of the best evaluation.
+        number : int, optional
+            Which of the server's models, for an algorithm that keeps several.
+        into : nn.Module, optional
+            Filled and returned. Needed for a run that was read from a folder and trained a
+            model of the caller's own.
+        """
+        if self.outputs is None:
+            raise ValueError("the history has no model: it was made without running")
+        return self.outputs.module(which, number, into)
+
+    def to_pandas(self, table: Literal["rounds", "clients"] = "rounds") -> Any:
+        """Return the run as a pandas DataFrame.
+
+        ``"rounds"`` has a row per round: metrics, bytes, counts, seconds. ``"clients"`` has a
+        row per round and picked client: ``size`` (training samples), ``reported``, ``loss`` of
+        the model it received (where the policy asks for it, or with ``record_losses``),
+        ``warmup``.
+        """
+        from .frames import clients_table, rounds_table
+
+        if table not in ("rounds", "clients"):
+            raise ValueError(f"table must be 'rounds' or 'clients', got {table!r}")
+        return rounds_table(self) if table == "rounds" else clients_table(self)
 
     def column(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the rounds (from 1) that have `name`, and its values."""

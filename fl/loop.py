@@ -7,13 +7,15 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 
+from .checks import check_same_run
 from .config import ConfigError, RunConfig
 from .data import DATASETS, Federation
 from .engines.serial import one_thread
 from .history import History, Record
 from .objectives import Function, Metric
+from .outputs import Outputs, states_of
 from .own import ModelLike, Own
-from .plugins import DATASETS_GROUP, is_built_in, load, make_federation
+from .plugins import DATASETS_GROUP, OWN, is_built_in, load, make_federation
 from .server import Server
 from .store import RunStore
 from .streams import Streams
@@ -71,13 +73,31 @@ def run(
     >>> len(history)
     2
     """
-    config, federation, own = _bring(config, federation, model, loss, metric)
+    config, federation, own = bring(config, federation, model, loss, metric)
+    return run_server(config, folder, federation, own, resume, progress)
+
+
+def run_server(
+    config: RunConfig,
+    folder: str | os.PathLike[str] | None = None,
+    federation: Federation | None = None,
+    own: Own | None = None,
+    resume: bool = False,
+    progress: bool | Callable[[Record], None] = False,
+    longer: bool = False,
+) -> History:
+    """Run the rounds that a folder does not hold yet; see `run` and `fl.resuming.resume`.
+
+    With `longer` the folder may hold a run of fewer rounds.
+    """
     with contextlib.ExitStack() as stack:
-        store = stack.enter_context(RunStore(folder, config, resume)) if folder else None
+        store = stack.enter_context(RunStore(folder, config, resume, longer)) if folder else None
         stack.enter_context(one_thread())
         server = stack.enter_context(Server(config, federation, folder, own))
-        history = History(config, server.facts)
+        history = History(config, server.facts, outputs=_outputs(server))
         if store:
+            if (facts := store.read_facts()) is not None:
+                check_same_run(store.folder, facts, server.facts)
             history.rounds, state = store.restore()
             store.facts(server.facts)
             if state:
@@ -93,11 +113,19 @@ def run(
             logger.info("%s", history.line(record))
             notify(record)
         if store:
+            if config.save_models:
+                store.models(history.outputs, server.facts)
             store.finish(history.summary())
     return history
 
 
-def _bring(
+def _outputs(server: Server) -> Outputs:
+    """Return the models that `server` has at the time of asking."""
+    make = server.job.module
+    return Outputs(lambda which: states_of(make, server.models(which)), make)
+
+
+def bring(
     config: RunConfig,
     federation: Federation | Callable[..., Federation] | None,
     model: str | ModelLike | None,
@@ -106,6 +134,11 @@ def _bring(
 ) -> tuple[RunConfig, Federation | None, Own | None]:
     """Return the settings that hold for what the caller brings, and what that is."""
     if federation is None and not is_built_in(config.data.dataset):
+        if config.data.dataset == OWN:
+            raise ConfigError(
+                "federation must be given (or --dataset package.module:federation): the settings "
+                "are for samples of your own; see fl.data.Federation.from_arrays"
+            )
         federation = load(DATASETS_GROUP, config.data.dataset, tuple(DATASETS))
     if federation is not None:
         seed = Streams(config.seed).integer("partition")

@@ -64,6 +64,11 @@ class Own:
             ) from error
 
     @property
+    def names(self) -> list[str]:
+        """What the caller brings: some of "model", "loss" and "metric"."""
+        return [n for n in ("model", "loss", "metric") if getattr(self, n) is not None]
+
+    @property
     def functions(self) -> tuple[Function | None, Metric | Function | None]:
         """Loss and metric."""
         return self.loss, self.metric

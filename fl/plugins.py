@@ -17,6 +17,8 @@ from typing import Any
 from .data import DATASETS, Federation
 from .settings import ConfigError, nearest
 
+#: Name of the data set of settings for samples that the caller brings.
+OWN = "own"
 MODELS_GROUP, DATASETS_GROUP = "cvrcore.models", "cvrcore.datasets"
 
 

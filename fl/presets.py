@@ -19,6 +19,7 @@ from .config import (
     SelectionConfig,
     ServerConfig,
 )
+from .plugins import DATASETS_GROUP, OWN, registered
 from .settings import look_up
 
 
@@ -173,7 +174,9 @@ def make_config(
     Parameters
     ----------
     dataset : str, optional
-        A data set of `PRESETS`. Default: the one that the changes name, or ``"digits"``.
+        A data set of `PRESETS`, one that an installed package registers, or ``"own"`` for a
+        federation that the caller brings. Default: the one that the changes name, or
+        ``"digits"``.
     method : str
         A name of `METHODS`; any other policy, such as one that an installed package
         registers; or METHOD+POLICY, as in ``"fedprox+oort"``: the first trains and merges,
@@ -193,7 +196,9 @@ def make_config(
     dataset = _dataset(dataset, given)
     warmup = "auto" if preset is None else PAPER_WARMUP
     preset = "paper" if preset is None else preset
-    settings = look_up(dataset, look_up(preset, PRESETS, "preset"), "dataset")
+    known = look_up(preset, PRESETS, "preset")
+    theirs = dataset == OWN or (dataset not in known and dataset in registered(DATASETS_GROUP))
+    settings = {} if theirs else look_up(dataset, known, "dataset")
     chosen = find_method(method)
     options = dict(chosen.policy_options)
     if chosen.policy == "fedcvr-bolt":

@@ -79,6 +79,7 @@ class Server:
         if theirs:
             check_fit(module, self.objective, self.samples)
         self._clock: dict[str, float] = {}
+        self._best: tuple[float, Vector] | None = None  # value and models of an evaluation
 
         self.engine = make_engine(config.engine, self.job, self.samples, self._work())
         try:
@@ -127,6 +128,8 @@ class Server:
             "model": self.model,
             "in_shape": list(self.samples.in_shape),
             "n_parameters": self.layout.n_parameters,
+            "parameters": [list(pair) for pair in self.layout.entries()],
+            "own": [] if self.job.own is None else self.job.own.names,
             "n_features": self.policy.n_features,
             "algorithm": config.algorithm.name,
             "policy": config.selection.policy,
@@ -150,6 +153,7 @@ class Server:
             if (t + 1) % self.config.eval_every == 0 or t + 1 == self.config.rounds:
                 with self._timed("evaluate"):
                     record |= self.evaluate()
+                    self._keep_best(record)
         return {"round": t + 1, **record, TIMING: self._clock}
 
     def _train(self, t: int, reachable: np.ndarray) -> Record:
@@ -167,7 +171,10 @@ class Server:
         with self._timed("train"):
             sent, starts = algorithm.models_sent, algorithm.starts(clients)
             lr = rate(self.config.training, t, self.config.rounds)
-            models, tasks = algorithm.tasks(t, clients, starts, selector.loss_statistic)
+            statistic = selector.loss_statistic
+            if statistic is None and self.config.record_losses:
+                statistic = "mean"
+            models, tasks = algorithm.tasks(t, clients, starts, statistic)
             tasks = [dataclasses.replace(task, lr=lr) for task in tasks]
             answers = self.engine.train(*self.carried.start(models, tasks))
         # A model that diverged counts as a failure: one NaN would stay in the average.
@@ -202,6 +209,9 @@ class Server:
         )
         if self.fleet is not None and times is not None:
             record |= self.fleet.advance(times.seconds)
+        record["sizes"] = self.weights[selection.clients].astype(np.int64).tolist()
+        if statistic is not None:
+            record["losses"] = [update.loss for update in updates]
         record["selector_bytes"] = self.policy.nbytes
         if algorithm.memory_bytes:
             record["memory_bytes"] = algorithm.memory_bytes
@@ -262,6 +272,22 @@ class Server:
             report["durations"] = self.weights[reported] * self.config.training.epochs
         return report
 
+    def _keep_best(self, record: Record) -> None:
+        """Keep the models of the best evaluation so far."""
+        metric = self.objective.metric
+        value = record.get(metric.name)
+        if value is None:
+            return
+        sign = 1.0 if metric.higher_is_better else -1.0
+        if self._best is None or sign * value > sign * self._best[0]:
+            self._best = float(value), self.algorithm.models.copy()
+
+    def models(self, which: str) -> Vector:
+        """Return the server's present models, or those of the best evaluation."""
+        if which == "best" and self._best is not None:
+            return self._best[1]
+        return self.algorithm.models
+
     def evaluate(self) -> Record:
         """Return the metrics of the present models."""
         deployment = self.algorithm.deployment()
@@ -289,6 +315,7 @@ class Server:
             "carried": self.carried.state_dict(),
             "meter": self.meter.state_dict(),
             **({} if self.fleet is None else {"fleet": self.fleet.state_dict()}),
+            **({"best": list(self._best)} if self._best and self.config.save_models else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -300,6 +327,9 @@ class Server:
         self.meter.load_state_dict(state["meter"])
         if self.fleet is not None:
             self.fleet.load_state_dict(state["fleet"])
+        if "best" in state:
+            value, models = state["best"]
+            self._best = float(value), models
 
     def __enter__(self) -> Server:
         return self

@@ -1,7 +1,8 @@
 """Records of rounds in, the folder of a run out: settings, one line per round, a checkpoint.
 
 ``config.json`` and ``facts.json`` are written first; ``rounds.jsonl`` grows by a line each
-round; ``checkpoint.npz`` is replaced every few rounds; ``summary.json`` comes last. A run
+round; ``checkpoint.npz`` is replaced every few rounds; ``model.safetensors`` and
+``best.safetensors`` are written at the end, and ``summary.json`` comes last. A run
 killed at any moment continues from its checkpoint: later lines, whole or broken, are cut off,
 and their rounds run again.
 """
@@ -12,7 +13,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -20,6 +21,8 @@ from cvrcore.state import load_state, save_state
 
 from .config import FREE_SETTINGS, ConfigError, RunConfig
 from .history import History, Record
+from .models import MODELS, build_model
+from .outputs import FILES, Outputs, read_models, write_models
 
 
 class StoreError(RuntimeError):
@@ -36,15 +39,22 @@ class RunStore:
     config : RunConfig
     resume : bool
         Continue a run that the folder holds; without it, such a folder is refused.
+    longer : bool
+        The run that the folder holds may have fewer rounds; `restore` writes the new number.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], config: RunConfig, resume: bool = False
+        self,
+        folder: str | os.PathLike[str],
+        config: RunConfig,
+        resume: bool = False,
+        longer: bool = False,
     ) -> None:
         self.folder = Path(folder)
         self._config = config
         self._rounds: IO[bytes] | None = None
         self._fresh = self._begun = False  # config.json is ours; a round was written
+        self._longer = longer
         with self._reported("opened"):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._refuse_other_files()
@@ -77,6 +87,8 @@ class RunStore:
                         f"{path} holds {len(records)} of the {wanted} rounds before its "
                         "checkpoint; delete the folder to run again"
                     )
+            if self._longer:
+                write_json(self.folder / "config.json", self._config.to_dict())
             if len(records) < self._config.rounds:  # a summary means that a run is complete
                 (self.folder / "summary.json").unlink(missing_ok=True)
             kept = sum(len(line) + 1 for line in lines[:wanted]) if state else 0
@@ -84,6 +96,21 @@ class RunStore:
             self._rounds.truncate(kept)
             self._rounds.seek(kept)
         return records, state
+
+    def read_facts(self) -> Record | None:
+        """Return what was found when the run of the folder was set up, if it holds one."""
+        path = self.folder / "facts.json"
+        found: Record | None = read_json(path) if path.exists() else None
+        return found
+
+    def models(self, outputs: Outputs | None, facts: Record) -> None:
+        """Write the final and the best models, as safetensors."""
+        if outputs is None:
+            return
+        told = {name: facts[name] for name in ("model", "algorithm", "policy")}
+        with self._reported("written"):
+            for which in FILES:
+                write_models(self.folder, which, outputs.states(which), told)
 
     def facts(self, facts: Record) -> None:
         """Write what was found when the run was set up."""
@@ -151,7 +178,10 @@ class RunStore:
             self._write("config.json", self._config.to_dict())
             self._fresh = True
             return
-        refuse_another(self.folder, self._config)
+        held = self._config
+        if self._longer:
+            held = held.replace(rounds=int(read_json(path)["rounds"]))
+        refuse_another(self.folder, held)
         if not resume and (self.folder / "rounds.jsonl").exists():
             raise StoreError(
                 f"{self.folder} already holds this run; resume it, or choose another folder"
@@ -186,11 +216,19 @@ def read_history(folder: str | os.PathLike[str]) -> History:
         facts = read_json(place / "facts.json") if (place / "facts.json").exists() else {}
         path = place / "rounds.jsonl"
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        return History(config, facts, [json.loads(line) for line in lines])
+        outputs = Outputs(lambda which: read_models(place, which), _maker(facts))
+        return History(config, facts, [json.loads(line) for line in lines], outputs)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{place} holds a damaged run: {error}") from None
     except OSError as error:
         raise StoreError(f"{place} cannot be read: {error}") from None
+
+
+def _maker(facts: Record) -> Callable[[], Any] | None:
+    """Return what makes the module of a run, if it is one of ours."""
+    if "in_shape" not in facts or facts.get("model") not in MODELS:
+        return None
+    return lambda: build_model(facts["model"], facts["in_shape"], facts["n_classes"])
 
 
 def read_json(path: Path) -> Any:

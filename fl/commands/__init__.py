@@ -16,6 +16,7 @@ app = typer.Typer(
     help="Train federations, compare how their clients are selected, reproduce the paper.",
 )
 app.command("run")(federation.run)
+app.command("resume")(federation.resume)
 app.command("compare")(federation.compare)
 app.command("reproduce")(reproduction.reproduce)
 app.command("report")(reproduction.report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,10 +15,12 @@ from .settings import (
     Clients,
     DataDir,
     Dataset,
+    Device,
     Engine,
     EvalEvery,
     File,
     Json,
+    Model,
     Preset,
     Quiet,
     RayAddress,
@@ -28,14 +30,19 @@ from .settings import (
     Target,
     Verbose,
     Workers,
+    brought,
     changes,
     option,
     read_file,
 )
 
+if TYPE_CHECKING:
+    from ..history import History
+
 
 def run(
     dataset: Dataset = None,
+    model: Model = None,
     method: Annotated[
         str | None,
         option(f"Method: {METHODS}, a variant, or METHOD+POLICY.", "--method", default="fedavg"),
@@ -50,6 +57,7 @@ def run(
     clients: Clients = None,
     select: Select = None,
     data_dir: DataDir = None,
+    device: Device = None,
     engine: Engine = None,
     workers: Workers = None,
     ray_address: RayAddress = None,
@@ -85,6 +93,7 @@ def run(
 
         if policy is not None:
             method = f"{method or 'fedavg'}+{policy}"
+        own = brought(options)
         resolved = resolve(read_file(config), changes(change, {**options, "method": method}))
         if print_config:
             from ..config_text import config_toml
@@ -92,9 +101,6 @@ def run(
             text = json.dumps(resolved.to_dict()) if as_json else config_toml(resolved).rstrip()
             typer.echo(text)
             return
-        from rich.console import Console
-
-        from ..experiments.text_tables import run_table
         from ..loop import run as run_federation
 
         history = run_federation(
@@ -102,13 +108,50 @@ def run(
             out,
             resume=resume,
             progress=not (quiet or verbose),
+            **own,
         )
-        if as_json:
-            typer.echo(json.dumps(history.summary()))
-        else:
-            Console().print(run_table(history))
-            if note := history.warmup_note():
-                typer.echo(note)
+        _show(history, as_json)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    rounds: Annotated[
+        int | None, option("Rounds in all, the ones done included.", "--rounds", default="as begun")
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        option("package.module:federation, if the run had one.", "--dataset", default="none"),
+    ] = None,
+    model: Annotated[
+        str | None, option("package.module:factory, if the run had one.", "--model", default="none")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Continue the run in a folder, by the settings that the folder holds."""
+    options = {"dataset": dataset, "model": model}
+    with clear_errors(folder, "the same command continues the run", verbose=verbose):
+        from ..resuming import resume as resume_run
+
+        own = brought(options)
+        for name, text in options.items():
+            if text is not None and ":" not in text and text != "own":
+                raise ValueError(f"--{name} must look like package.module:name, got {text!r}")
+        _show(resume_run(folder, rounds, progress=not (quiet or verbose), **own), as_json)
+
+
+def _show(history: History, as_json: bool) -> None:
+    from rich.console import Console
+
+    from ..experiments.text_tables import run_table
+
+    if as_json:
+        typer.echo(json.dumps(history.summary()))
+        return
+    Console().print(run_table(history))
+    if note := history.warmup_note():
+        typer.echo(note)
 
 
 def compare(
@@ -117,12 +160,14 @@ def compare(
         typer.Argument(help=f"Methods: {METHODS}, ...", show_default="fedavg fedcvr-bolt"),
     ] = None,
     dataset: Dataset = None,
+    model: Model = None,
     preset: Preset = None,
     rounds: Rounds = None,
     seeds: Annotated[int, typer.Option(help="Number of paired seeds, from 0.", min=1)] = 3,
     clients: Clients = None,
     select: Select = None,
     data_dir: DataDir = None,
+    device: Device = None,
     engine: Engine = None,
     workers: Workers = None,
     ray_address: RayAddress = None,
@@ -146,13 +191,14 @@ def compare(
         from ..experiments.text_tables import comparison_table
         from ..presets import resolve
 
+        own = brought(options)
         settings = changes(change, options)
         file = read_file(config)
         configs = {
             method: resolve(file, {**settings, "method": method})
             for method in methods or ["fedavg", "fedcvr-bolt"]
         }
-        comparison = compare_methods(configs, range(seeds), out, progress=not quiet)
+        comparison = compare_methods(configs, range(seeds), out, progress=not quiet, **own)
         rows = comparison.table()
         written = comparison.write(out) if out else []
         if as_json:

@@ -25,7 +25,24 @@ DATASETS = (
 METHODS = (
     "fedavg, power-of-choice, active, fedprox, ifca, fesem, fedcbs, oort, fedcvr-bolt or cvr-steady"
 )
-Dataset = Annotated[str | None, option(f"Data set: {DATASETS}.", "--dataset", default="digits")]
+Dataset = Annotated[
+    str | None,
+    option(
+        f"Data set: {DATASETS}; one of an installed package; or package.module:federation.",
+        "--dataset",
+        default="digits",
+    ),
+]
+Model = Annotated[
+    str | None,
+    option(
+        "Model: mlp, cnn, logistic or linear; one of an installed package; or "
+        "package.module:factory.",
+        "--model",
+        default="the data set's",
+    ),
+]
+Device = Annotated[str | None, option("cpu, cuda, cuda:1, mps or auto.", "--device", default="cpu")]
 Preset = Annotated[str | None, option("paper or scripts.", "--preset", default="paper")]
 Rounds = Annotated[
     int | None,
@@ -82,8 +99,9 @@ _SETTING_OF = {
     "trace": "availability__trace",
     "dropout": "availability__dropout",
     "server_lr": "server__lr",
+    "device": "training__device",
 }
-_SAME_NAME = ("method", "preset", "rounds", "seed", "eval_every", "target")
+_SAME_NAME = ("method", "model", "preset", "rounds", "seed", "eval_every", "target")
 
 
 def changes(texts: list[str] | None, options: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -104,6 +122,22 @@ def changes(texts: list[str] | None, options: dict[str, Any] | None = None) -> d
         except json.JSONDecodeError:
             given[path.strip().replace(".", "__")] = value.strip()  # a bare word
     return given
+
+
+def brought(options: dict[str, Any]) -> dict[str, Any]:
+    """Return ``federation`` and ``model`` of import paths on the command line.
+
+    They are taken out of `options`: settings name no code.
+    """
+    from ..plugins import OWN, import_path
+
+    found = {}
+    for name, argument in (("dataset", "federation"), ("model", "model")):
+        text = options.get(name)
+        if text is not None and ":" in text:
+            found[argument] = import_path(text, f"--{name}")
+            options[name] = OWN if name == "dataset" else None
+    return found
 
 
 def read_file(path: Path | None) -> dict[str, Any]:

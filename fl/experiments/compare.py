@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..config import RunConfig
 from ..history import History, Record
@@ -94,6 +95,7 @@ def compare(
     seeds: Sequence[int],
     folder: str | os.PathLike[str] | None = None,
     progress: bool | Callable[[Record], None] = False,
+    **brought: Any,
 ) -> Comparison:
     """Run each config with each seed.
 
@@ -107,6 +109,8 @@ def compare(
         One sub-folder per run. Runs found there are continued, or read if finished.
     progress : bool or callable
         As in `fl.run`.
+    **brought
+        ``federation``, ``model``, ``loss`` and ``metric`` of `fl.run`.
     """
     if not configs or not seeds:
         raise ValueError("configs and seeds must not be empty")
@@ -115,6 +119,6 @@ def compare(
         for name, config in configs.items():
             place = None if folder is None else Path(folder) / f"{name}-seed{seed}"
             histories[name].append(
-                run(config.replace(seed=seed), place, resume=True, progress=progress)
+                run(config.replace(seed=seed), place, resume=True, progress=progress, **brought)
             )
     return Comparison(histories)

@@ -73,7 +73,13 @@ def _one(
             if not manifest.is_finished(cell, seed):
                 tell(f"{label}: {cell.row}, {cell.column}, seed {seed}")
                 config = cell.config.replace(seed=seed)
-                run(config, manifest.place(cell, seed), resume=True, progress=progress)
+                run(
+                    # Hundreds of runs: their models would take gigabytes.
+                    config.replace(save_models=False),
+                    manifest.place(cell, seed),
+                    resume=True,
+                    progress=progress,
+                )
                 manifest.write()
     try:
         manifest.figures = (experiment.draw or draw_curves)(manifest.folder, request)
