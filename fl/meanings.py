@@ -30,6 +30,8 @@ MEANINGS = {
     "seed": "seed of everything: data, first model, batches, selection",
     "eval_every": "evaluate every n rounds, and after the last",
     "checkpoint_every": "write a checkpoint every n rounds, where the run has a folder",
+    "save_models": "keep the final and the best model in the folder, as safetensors",
+    "record_losses": "measure the loss of the received model on each picked client",
     "target": "accuracy whose first round is reported",
     "aggregator": "how models of picked clients become the next model, see merging.md",
     "aggregator_options": "arguments of the aggregator",
