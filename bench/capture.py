@@ -2,7 +2,7 @@
 
 ``python -m bench.capture`` (``make capture``) takes about half an hour; ``--quick`` takes a
 minute. A tenth of the clients collude, by each of the ten attacks of `bench.attacks`, on every
-built-in policy. Clients hold quadratic losses in ten groups, sample counts of unequal size, class
+built-in policy. Clients hold quadratic losses in four groups, sample counts of unequal size, class
 counts and durations; the model follows the honest clients, as under a perfect robust rule, so
 that only the selection and the weights are measured.
 
@@ -17,12 +17,12 @@ import sys
 import time
 
 import numpy as np
-from bench.attacks import ATTACKS, HONEST
 
 import cvrcore
+from bench.attacks import ATTACKS, HONEST
 from cvrcore.selectors import BUILT_IN, policy_class
 
-N_FEATURES, N_GROUPS = 12, 10
+N_FEATURES, N_GROUPS, N_CLASSES = 12, 4, 10
 SIZES = {100: 10, 1000: 10}  # clients, and clients a round
 HORIZONS = (20, 100, 400)
 WANTED = 1.5
@@ -35,10 +35,10 @@ class Federation:
         rng = np.random.default_rng([seed, n_clients])
         groups = rng.integers(N_GROUPS, size=n_clients)
         centres = rng.normal(size=(N_GROUPS, N_FEATURES))
-        self.optima = centres[groups] + 0.3 * rng.normal(size=(n_clients, N_FEATURES))
+        self.optima = centres[groups] + 0.2 * rng.normal(size=(n_clients, N_FEATURES))
         self.sizes = np.ceil(60 * rng.lognormal(sigma=0.6, size=n_clients))
         self.durations = rng.lognormal(sigma=0.5, size=n_clients)
-        mixed = rng.dirichlet(np.full(N_GROUPS, 0.3), size=n_clients)
+        mixed = rng.dirichlet(np.full(N_CLASSES, 0.3), size=n_clients)
         self.counts = np.maximum(np.rint(self.sizes[:, None] * mixed), 0.0)
         self.counts[np.arange(n_clients), groups] += 1.0
         self.attackers = rng.choice(n_clients, size=n_clients // 10, replace=False)

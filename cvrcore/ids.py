@@ -77,6 +77,21 @@ class IdMap:
             mask[self._slots[id]] = True
         return mask
 
+    def forget(self, id: Hashable) -> int:
+        """Erase an id and return its slot, which stays taken; a returning client gets a new one.
+
+        Raises
+        ------
+        ValueError
+            If the id is not in the map.
+        """
+        if id not in self._slots:
+            raise ValueError(f"id must be in the map, got {id!r}")
+        slot = self._slots.pop(id)
+        self._ids[slot] = forgotten_name(slot)
+        self._slots[self._ids[slot]] = slot
+        return slot
+
     def state_dict(self) -> dict[str, Any]:
         """Return the ids in slot order, as plain values.
 
@@ -96,6 +111,11 @@ class IdMap:
         if len(restored) != len(state["ids"]):
             raise ValueError("state must hold distinct ids, got one more than once")
         return restored
+
+
+def forgotten_name(slot: int) -> str:
+    """Return what stands for the id of a client that was forgotten."""
+    return f"(forgotten {slot})"
 
 
 def _as_plain(id: Any) -> str | int:

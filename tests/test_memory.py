@@ -271,3 +271,58 @@ def test_without_coalitions_there_is_one_memory_for_all():
         first = step_of(one, selection(clients, labels=None), model, updates)
         second = step_of(same, selection(clients, labels=np.zeros(6, int)), model, updates)
         assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("unseen", ["mean", "zero"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_memory_of_the_absent_fades(unseen, dtype):
+    """Against plain NumPy: every update that is not renewed shrinks by `fade` each round."""
+    rng, fade, n_clients, size = np.random.default_rng(0), 0.5, 6, 3
+    aggregator = make_aggregator("memory", fade=fade, unseen=unseen, dtype=dtype)
+    weights = np.arange(1.0, n_clients + 1)
+    remembered, shares = {}, weights / weights.sum()
+    for t in range(8):
+        clients = np.array([t % n_clients, (t + 2) % n_clients])
+        changes = rng.integers(-8, 9, size=(2, size)).astype(np.float32)  # exact in bfloat16
+        remembered = {k: fade * m for k, m in remembered.items()}
+        seen = sum(weights[k] for k in remembered)
+        past = sum((weights[k] * m for k, m in remembered.items()), np.zeros(size))
+        total = seen if unseen == "mean" else weights.sum()
+        mean = past / total if seen else np.zeros(size)
+        stand_in = mean if unseen == "mean" else np.zeros(size)
+        step = mean.copy()
+        for k, change in zip(clients, changes, strict=True):
+            step += shares[k] / 0.5 * (change - remembered.get(k, stand_in))
+        selection = Selection(clients=clients, inclusion=np.full(n_clients, 0.5))
+        model = [np.zeros(size, np.float32)]
+        (found,) = aggregator.aggregate(model, [[c] for c in changes], clients, weights, selection)
+        np.testing.assert_allclose(found, step, rtol=1e-4, atol=1e-5)
+        remembered |= dict(zip(clients, changes.astype(float), strict=True))
+        state = aggregator.state_dict()
+        aggregator = make_aggregator("memory", fade=fade, unseen=unseen, dtype=dtype)
+        aggregator.load_state_dict(state)
+
+
+def test_a_client_that_left_is_forgotten_in_time():
+    """One huge update, and then nothing more of that client."""
+    kept = {}
+    for fade in (1.0, 0.9):
+        aggregator = make_aggregator("memory", fade=fade)
+        weights, model = np.ones(4), [np.zeros(2, np.float32)]
+        for t in range(60):
+            clients = np.array([0, 1]) if t == 0 else np.array([1, 2])
+            updates = [[np.full(2, 1e4 if k == 0 else 0.0, np.float32)] for k in clients]
+            selection = Selection(clients=clients, inclusion=np.full(4, 0.5))
+            (found,) = aggregator.aggregate(model, updates, clients, weights, selection)
+        kept[fade] = abs(float(found[0]))
+    assert kept[1.0] > 1e3
+    assert kept[0.9] < 0.01 * kept[1.0]
+
+
+def test_states_without_fading_still_load():
+    aggregator = make_aggregator("memory")
+    state = aggregator.state_dict()
+    del state["kept"]
+    aggregator.load_state_dict(state)
+    with pytest.raises(ValueError, match="fade must be at most 1, got 2"):
+        make_aggregator("memory", fade=2)

@@ -21,7 +21,7 @@ class Forgetting(Saved):
         The client is never picked again: if it returns, it joins as a new client. Numbers of
         other clients stay as they are. Coalitions are made again from the other clients' rows.
         A round that is pending is dropped: select again. Save the selector afterwards, and
-        delete or rewrite older files: `cvrcore.state.forget_in_file`.
+        delete or rewrite older files: `cvrcore.erasure.forget_in_file`.
 
         Parameters
         ----------
@@ -63,7 +63,11 @@ class Forgetting(Saved):
 def blank_rows(
     learned: dict[str, Any], fresh: dict[str, Any], client: int, n_clients: int
 ) -> dict[str, Any]:
-    """Return `learned` with one client's row of each array taken from `fresh`, or 0."""
+    """Return `learned` with one client's row of each array taken from `fresh`.
+
+    An array that `fresh` lacks gets NaN or 0. One that `fresh` has in another shape is no array of
+    rows of clients, whatever its length.
+    """
     found: dict[str, Any] = {}
     for name, value in learned.items():
         if isinstance(value, dict):
@@ -73,9 +77,9 @@ def blank_rows(
         elif isinstance(value, np.ndarray) and value.ndim and value.shape[0] == n_clients:
             value = value.copy()
             initial = fresh.get(name)
-            if isinstance(initial, np.ndarray) and initial.shape == value.shape:
-                value[client] = initial[client]
-            else:
+            if initial is None:
                 value[client] = np.nan if value.dtype.kind == "f" else 0
+            elif np.shape(initial) == value.shape:
+                value[client] = initial[client]
         found[name] = value
     return found
