@@ -18,7 +18,12 @@ VARIANTS = {
     "active": [{}, {"preset": "goetz"}, {"alpha3": 1.0}],
     "oort": [{}, {"preset": "repo"}, {"preset": "fedscale"}],
     "fedcbs": [{}, {"beta": 0.0, "exploration": 0.0}],
-    "pivotal": [{}, {"law": "even", "features": None}],
+    "pivotal": [{}, {"law": "even", "neighbours": "approximate"}],
+    "drift": [{}, {"design": "pivotal"}, {"design": "poisson"}],
+    "optimal": [{}, {"design": "poisson"}, {"form": "approximate"}, {"norms": "probed"}],
+    "k-vib": [{}, {"design": "poisson"}],
+    "multinomial": [{}, {"design": "systematic"}],
+    "clustered": [{}, {"form": "similarity"}],
     "fedcvr-bolt": [{"warmup": 3}, {"warmup": 0, "store": "dense", "recluster_every": 3}],
 }
 CASES = [

@@ -60,3 +60,15 @@ def draw_by_design(
         round=round,
         warmup=warmup,
     )
+
+
+def design_inclusion(selection: Selection, n_select: int) -> Float | None:
+    """Return the inclusion that a round of `draw_by_design` was drawn with.
+
+    Where a guard has changed the selection, ``Selection.inclusion`` is that of the whole
+    procedure and may not be computed yet; the law of the draw is kept.
+    """
+    if selection.inclusion is not None or selection.probabilities is None:
+        return selection.inclusion
+    law = selection.probabilities
+    return np.minimum(law * min(n_select, int(np.count_nonzero(law))), 1.0)

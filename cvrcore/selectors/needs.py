@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: What a policy may need, and what a client or the server must send.
 NEEDS: Final[dict[str, str]] = {
     "probe": "the current loss of each client that probe() names, before select()",
+    "probed_norms": "the norm of the update that each client that probe() names would send, "
+    "passed to select(losses=...)",
     "losses": "its training loss of the model that it received (loss_statistic says which)",
     "models": "the watched coordinates of the model that it returns",
     "updates": "the watched coordinates of its update: the model returned less the model received",

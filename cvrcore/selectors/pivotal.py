@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..draws.designs import draw_by_design
+from ..draws.designs import design_inclusion, draw_by_design
 from ..draws.pivotal import NEIGHBOURS
 from ..draws.pps import capped_inclusion
 from ..runtime.threads import serialised
@@ -171,7 +171,7 @@ class PivotalSelector(Selector):
     def _learn(self, report: Report) -> None:
         if self.fixed:
             return
-        inclusion = report.selection.inclusion
+        inclusion = design_inclusion(report.selection, self.n_select)
         if inclusion is not None:
             self._missed *= 1.0 - np.minimum(inclusion, 1.0)
         if report.models is None:

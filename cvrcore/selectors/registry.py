@@ -38,6 +38,12 @@ BUILT_IN = {
     "fedcor": "cvrcore.selectors.fedcor:FedCorSelector",
     "shapley": "cvrcore.selectors.shapley:ShapleySelector",
     "learned": "cvrcore.selectors.learned:LearnedSelector",
+    "drift": "cvrcore.selectors.drift:DriftSelector",
+    "optimal": "cvrcore.selectors.optimal:OptimalSelector",
+    "k-vib": "cvrcore.selectors.kvib:KVibSelector",
+    "multinomial": "cvrcore.selectors.multinomial:MultinomialSelector",
+    "clustered": "cvrcore.selectors.clustered:ClusteredSelector",
+    "reshuffle": "cvrcore.selectors.reshuffle:ReshuffleSelector",
 }
 
 
