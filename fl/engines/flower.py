@@ -7,7 +7,6 @@ task and answer as Flower messages, the picked clients asked by `SelectingStrate
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import math
 import os
@@ -221,12 +220,18 @@ def client_app(job: Job, path: str) -> ClientApp:
     return app
 
 
-@functools.lru_cache(maxsize=1)
+#: This process's worker, with its job and the file of its samples.
+_kept: list[tuple[Job, str, Worker]] = []
+
+
 def _worker(job: Job, path: str) -> Worker:
     """Return this process's worker; samples are read once."""
-    torch.set_num_threads(1)
-    with np.load(path, allow_pickle=False) as file:
-        return Worker(job, ClientSamples.from_arrays(dict(file)))
+    # Not functools.lru_cache: settings hold tables of options, which have no hash.
+    if not _kept or _kept[0][:2] != (job, path):
+        torch.set_num_threads(1)
+        with np.load(path, allow_pickle=False) as file:
+            _kept[:] = [(job, path, Worker(job, ClientSamples.from_arrays(dict(file))))]
+    return _kept[0][2]
 
 
 def _received(message: Any, job: Job, path: str, kind: type[Any]) -> tuple[Worker, Any, Vector]:

@@ -116,15 +116,22 @@ def quadratic_config(name, n_clients, n_select=None, **changes):
     return tiny_config(**{**settings, **changes})
 
 
-@pytest.mark.parametrize("n_select", [4, 2])
-@pytest.mark.parametrize(("name", "options"), [("scaffold", {}), ("feddyn", {"alpha": 0.5})])
-def test_corrected_steps_reach_the_least_squares_of_all_samples(name, options, n_select):
+@pytest.mark.parametrize(
+    ("name", "options", "n_select", "rounds"),
+    [
+        ("scaffold", {}, 4, 40),
+        ("scaffold", {}, 2, 60),
+        ("feddyn", {"alpha": 0.5}, 4, 120),
+        ("feddyn", {"alpha": 0.5}, 2, 300),
+    ],
+)
+def test_corrected_steps_reach_the_least_squares_of_all_samples(name, options, n_select, rounds):
     federation, x, y = regression([20, 30, 10, 25])
     optimum = np.linalg.lstsq(x, y, rcond=None)[0]
     config = quadratic_config(name, 4, n_select, algorithm__options=options)
-    found = final_model(config, federation, 400)
-    assert_allclose(found, optimum, atol=2e-3)
-    averaged = final_model(quadratic_config("fedavg", 4), federation, 400)
+    found = final_model(config, federation, rounds)
+    assert_allclose(found, optimum, atol=1e-4)
+    averaged = final_model(quadratic_config("fedavg", 4), federation, 40)
     assert np.abs(averaged - optimum).max() > 0.05  # local steps pull FedAvg elsewhere
 
 
@@ -135,7 +142,7 @@ def test_with_the_plain_mean_clients_count_alike(name):
     optimum = np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0]
     options = {"alpha": 0.5} if name == "feddyn" else {}
     config = quadratic_config(name, 4, aggregator="mean", algorithm__options=options)
-    assert_allclose(final_model(config, federation, 500), optimum, atol=2e-3)
+    assert_allclose(final_model(config, federation, 150), optimum, atol=1e-4)
 
 
 def constants(values, sizes):
@@ -162,7 +169,7 @@ def test_fednova_reaches_its_fixed_point(mu):
     tau = steps if mu == 0 else (1 - (1 - lr * mu) ** steps) / (lr * mu)
     pull = np.array(sizes) * moved / tau
     expected = pull @ values / pull.sum()
-    found = final_model(config, constants(values, sizes), 250)
+    found = final_model(config, constants(values, sizes), 150)
     assert_allclose(found, [expected], rtol=2e-4)
     truth = np.array(sizes) @ values / sum(sizes)
     naive = np.array(sizes) * moved @ values / (np.array(sizes) * moved).sum()
@@ -187,7 +194,7 @@ def test_scaffold_with_momentum_still_reaches_least_squares():
     federation, x, y = regression([20, 30, 10, 25])
     optimum = np.linalg.lstsq(x, y, rcond=None)[0]
     config = quadratic_config("scaffold", 4, training__momentum=0.5, training__lr=0.03)
-    assert_allclose(final_model(config, federation, 300), optimum, atol=2e-3)
+    assert_allclose(final_model(config, federation, 60), optimum, atol=1e-4)
 
 
 @pytest.mark.parametrize("q", [0.5, 1.0, 3.0])
@@ -197,7 +204,7 @@ def test_qfedavg_descends_the_power_of_losses(q):
     ratio = (sizes[1] / sizes[0]) ** (1 / (2 * q + 1))
     expected = ratio / (1 + ratio)
     config = quadratic_config("q-fedavg", 2, training__epochs=1, algorithm__options={"q": q})
-    found = final_model(config, constants(values, sizes), 400)
+    found = final_model(config, constants(values, sizes), 150)
     assert_allclose(found, [expected], rtol=5e-3)
     assert expected < 80 / 90 - 0.05  # FedAvg's answer serves the large client
 
@@ -249,9 +256,8 @@ def test_a_killed_run_continues_to_the_bit(tmp_path, name):
     assert run(config, tmp_path, resume=True, federation=tiny_federation()) == whole
 
 
-@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
-def test_worker_processes_get_the_same_corrections(name):
-    config = tiny_config(algorithm__name=name, rounds=3)
+def test_worker_processes_get_the_same_corrections():
+    config = tiny_config(algorithm__name="scaffold", rounds=3)
     one = run(config, federation=tiny_federation())
     two = run(
         config.replace(engine__name="processes", engine__workers=2), federation=tiny_federation()

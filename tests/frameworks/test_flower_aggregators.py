@@ -31,7 +31,7 @@ from flwr.serverapp.strategy import (
 from test_flower_legacy import make_manager
 from test_flower_legacy import run as run_legacy
 
-from cvrcore.aggregators import AGGREGATORS, make_aggregator
+from cvrcore.aggregators import AGGREGATORS, ServerOptimiser, make_aggregator
 from cvrcore.integrations.flower import LegacySelectingStrategy, Reveal, SelectingStrategy
 
 
@@ -70,6 +70,23 @@ def test_ready_aggregator_serves_too():
     assert strategy.roster.aggregator is ready
     again = make_aggregator("memory", form="none", dtype="bfloat16")
     assert_models_agree(arrays, plain_loop(again)[1])
+
+
+@pytest.mark.parametrize("name", ["sizes", "memory"])
+def test_a_server_optimiser_goes_with_it_and_is_restored(name, tmp_path):
+    def make():
+        return make_aggregator(name, server=ServerOptimiser(lr=0.5, momentum=0.9))
+
+    whole = run(make_strategy(aggregator=make()), FakeGrid(seed=1), rounds=6).arrays
+    assert_models_agree(whole, plain_loop(make())[1])
+    first = make_strategy(aggregator=make(), checkpoint=tmp_path / "{round}.npz")
+    half = run(first, FakeGrid(seed=2), rounds=3).arrays
+    second = make_strategy(aggregator=make(), seed=99, restore=tmp_path / "3.npz")
+    rest = second.start(FakeGrid(seed=3), half, 3, timeout=20).arrays
+    for key, array in whole.items():
+        assert_allclose(rest[key].numpy(), array.numpy(), rtol=1e-12, atol=1e-14)
+    with pytest.raises(ValueError, match="without a server optimiser"):
+        make_strategy(aggregator=name, restore=tmp_path / "3.npz")
 
 
 @pytest.mark.parametrize("name", ["memory", "coalition-memory", "factor-memory"])

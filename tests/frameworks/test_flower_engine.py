@@ -17,10 +17,10 @@ from fl.engines import EngineError
 from fl.engines.flower import _LiveGrid
 
 ROOT = Path(__file__).parents[2]
-# It probes before it selects, and loses clients on the way.
+# It probes before it selects, loses clients on the way and sends them control variates.
 RUN = (
-    "run --dataset digits --method power-of-choice --rounds 4 --seed 2 --clients 12 --select 4 "
-    "--dropout 0.3 --quiet"
+    "run --dataset digits --method scaffold+power-of-choice --rounds 4 --seed 2 --clients 12 "
+    "--select 4 --dropout 0.3 --quiet"
 ).split()
 
 
