@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 import zipfile
 from pathlib import Path
@@ -83,18 +84,28 @@ def _read_entries(content: bytes) -> dict[str, np.ndarray]:
         return {m.filename.removesuffix(".npy"): _read_array(archive.read(m)) for m in members}
 
 
+#: The header that NumPy writes: a number type, the order, and the shape.
+_HEADER = re.compile(
+    rb"\{'descr': '([<>|=]?[biuf][0-9]{1,2})', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:[0-9]{1,18}, ?)*[0-9]{0,18}),?\), \} *\n"
+)
+_START = b"\x93NUMPY\x01\x00"
+
+
 def _read_array(data: bytes) -> np.ndarray:
     """Return the array of one ``.npy`` entry; its header must fit its number of bytes."""
-    stream = io.BytesIO(data)
-    version = np.lib.format.read_magic(stream)
-    if version != (1, 0):
-        raise ValueError(f"arrays must be of npy version 1.0, got {version}")
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    start = stream.tell()
-    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(data) - start:
+    if not data.startswith(_START):
+        raise ValueError(f"arrays must be of npy version 1.0, got {data[:8]!r}")
+    start = 10 + int.from_bytes(data[8:10], "little")
+    header = _HEADER.fullmatch(data, 10, start)
+    if header is None:
+        raise ValueError(f"arrays must be plain numbers, got {data[10:90]!r}")
+    dtype = np.dtype(header[1].decode("ascii"))
+    shape = tuple(int(n) for n in header[3].split(b",") if n.strip())
+    if math.prod(shape) * dtype.itemsize != len(data) - start:
         raise ValueError(f"an array of {shape} and {dtype} does not fit {len(data) - start} bytes")
     flat = np.frombuffer(bytearray(data[start:]), dtype=dtype)
-    return flat.reshape(shape, order="F" if fortran else "C")
+    return flat.reshape(shape, order="F" if header[2] == b"True" else "C")
 
 
 def _digest(entries: dict[str, np.ndarray]) -> bytes:

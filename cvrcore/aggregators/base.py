@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -11,6 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..guards import Guards, UpdateGuard, as_guards
+from ..runtime.journal import Atomic, Journal, atomic
+from ..runtime.threads import serialised
 from ..selection import Selection
 from ..validation import Float, Ids, check_count, check_ids, check_weights
 
@@ -43,8 +46,12 @@ class RoundUpdates:
         return times[self.clients]
 
 
-class Aggregator(abc.ABC):
-    """Computes the next global model; a subclass implements `_merge`."""
+class Aggregator(Atomic, abc.ABC):
+    """Computes the next global model; a subclass implements `_merge`.
+
+    `aggregate` and `load_state_dict` are atomic: an exception or a signal in one of them leaves
+    the state before it, see `cvrcore.runtime.journal`.
+    """
 
     name: ClassVar[str]
     #: Whether it estimates the update of the whole population: all clients then share one
@@ -58,7 +65,14 @@ class Aggregator(abc.ABC):
     measures_noise: bool = False
     noise: float | None = None
     _guard: UpdateGuard | None = None
+    _lock = contextlib.nullcontext()  # threads do not share an aggregator
 
+    def enlist(self, journal: Journal) -> None:
+        """Take part in a verb of another aggregator, of which this one is a part."""
+        self._enlist(journal)
+        self._journal = journal
+
+    @atomic
     def guard(self, guards: Guards | str | None) -> None:
         """Bound the sample counts and the updates of clients from the next round on.
 
@@ -69,6 +83,7 @@ class Aggregator(abc.ABC):
         bounded = limits.max_weight is not None or limits.max_norm is not None
         self._guard = UpdateGuard(limits) if bounded else None
 
+    @atomic
     def aggregate(
         self,
         current: Sequence[NDArray[Any]],
@@ -124,6 +139,7 @@ class Aggregator(abc.ABC):
         self._guard.remember(ids, lengths)
         return merged
 
+    @atomic
     def forget(self, client: int) -> None:
         """Erase everything that is remembered of this client; an unknown one is ignored.
 
@@ -137,6 +153,7 @@ class Aggregator(abc.ABC):
     def _forget(self, client: int) -> None:
         """Erase what the rule itself remembers of a client."""
 
+    @serialised
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values."""
         state: dict[str, Any] = {"aggregator": self.name}
@@ -144,6 +161,7 @@ class Aggregator(abc.ABC):
             state["guard"] = self._guard.state()
         return state
 
+    @atomic
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
         if state.get("aggregator") != self.name:

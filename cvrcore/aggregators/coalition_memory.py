@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.threads import single_blas_thread
+from ..runtime.journal import atomic
+from ..runtime.threads import serialised, single_blas_thread
 from ..validation import Float, Ids, Mask, check_number, check_stored
 from .base import Aggregator, Arrays, RoundUpdates
 from .flat import FlatLayout
@@ -131,6 +132,7 @@ class CoalitionMemoryAggregator(Aggregator):
             self._store.erase(p)
         self._heard[:] = False
 
+    @serialised
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values; see `RowStore` about files."""
         return {
@@ -140,6 +142,7 @@ class CoalitionMemoryAggregator(Aggregator):
             "bank": self._store.state(),
         }
 
+    @atomic
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
         super().load_state_dict(state)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..head import HeadMap
-from ..runtime.threads import single_blas_thread
+from ..runtime.journal import atomic
+from ..runtime.threads import serialised, single_blas_thread
 from ..validation import Float, Ids, Mask, check_number, check_stored
 from .base import Aggregator, Arrays, RoundUpdates
 from .flat import FlatLayout
@@ -179,6 +180,7 @@ class FactorMemoryAggregator(Aggregator):
         self._seen[client] = self._given
         self._missed[client] = 1.0
 
+    @serialised
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values; see `RowStore` about files."""
         return {
@@ -190,6 +192,7 @@ class FactorMemoryAggregator(Aggregator):
             "bank": self._store.state(),
         }
 
+    @atomic
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
         super().load_state_dict(state)

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..runtime.threads import single_blas_thread
+from ..runtime.journal import atomic
+from ..runtime.threads import serialised, single_blas_thread
 from ..validation import Float, check_choice, check_number, check_stored, check_vector
 from .base import Aggregator, Arrays, RoundUpdates
 from .flat import FlatLayout
@@ -181,6 +182,7 @@ class MemoryAggregator(Aggregator):
         total = seen if self.unseen == "mean" else self._weights.sum()
         return self._sum / total if seen > 0 else np.zeros_like(self._sum)
 
+    @serialised
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values; see `RowStore` about files."""
         return {
@@ -191,6 +193,7 @@ class MemoryAggregator(Aggregator):
             "bank": self._store.state(),
         }
 
+    @atomic
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
         super().load_state_dict(state)

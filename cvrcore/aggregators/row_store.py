@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ..runtime.journal import Journal
 from ..validation import Float, Mask, check_choice, check_count, check_stored
 
 DTYPES: Final = ("float32", "bfloat16")
@@ -76,6 +77,7 @@ class RowStore:
         self.limit = check_count(limit, "limit", minimum=0)
         self.folder = None if folder is None else Path(folder)
         self._temporary: _TemporaryFolder | None = None
+        self._journal: Journal | None = None  # of the last verb
         self._file: np.memmap[Any, Any] | None = None
         self._reset(0, 0)
 
@@ -86,6 +88,11 @@ class RowStore:
         self._changed = np.zeros(n_rows, dtype=bool)  # written since the last state
         self._checksum = np.zeros(n_rows, dtype=np.int64)
         self._rows = self._allocate(n_rows)  # (copies, n_rows, n_columns)
+
+    def enlist(self, journal: Journal) -> None:
+        """Note everything that a verb may change; later each row that is overwritten."""
+        journal.attributes(self, ("_rows", "_file"))
+        self._journal = journal
 
     # -- reading and writing ------------------------------------------------------
 
@@ -146,6 +153,8 @@ class RowStore:
         )
         if self.on_disk and self.known[row] and not self._changed[row]:
             self._copy[row] = 1 - self._copy[row]
+        if self._journal is not None and not self._journal.closed and self.known[row]:
+            self._journal.array(self._rows[self._copy[row], row])
         self._rows[self._copy[row], row] = stored
         self.known[row] = self._changed[row] = True
         if self.on_disk:
@@ -154,6 +163,8 @@ class RowStore:
 
     def erase(self, row: int) -> None:
         """Overwrite all copies of one row by zeros, on disk too; it counts as not written."""
+        if self._journal is not None and not self._journal.closed:
+            self._journal.array(self._rows[:, row])
         self._rows[:, row] = 0
         self.known[row] = self._changed[row] = False
         self._copy[row] = self._checksum[row] = 0

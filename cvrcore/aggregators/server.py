@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..guards import Guards
+from ..runtime.journal import Noted, atomic
+from ..runtime.threads import serialised
 from ..selection import Selection
 from ..validation import check_choice
 from .base import Aggregator, Arrays, RoundUpdates
@@ -26,7 +28,7 @@ MEMORY: Final = 0.9
 Array = NDArray[Any]
 
 
-class ServerOptimiser:
+class ServerOptimiser(Noted):
     r"""Moves the model along the aggregated update ``d = aggregated - current``.
 
     ======== ==================================================================
@@ -311,6 +313,7 @@ class ServedAggregator(Aggregator):
         """Bytes that both keep between rounds."""
         return self.inner.nbytes + self.server.nbytes
 
+    @atomic
     def aggregate(
         self,
         current: Sequence[Array],
@@ -323,10 +326,12 @@ class ServedAggregator(Aggregator):
         merged = self.inner.aggregate(current, updates, clients, weights, selection)
         return self.server.step(current, merged, self.inner.noise) if len(updates) else merged
 
+    @atomic
     def guard(self, guards: Guards | str | None) -> None:
         """Bound what the aggregator inside takes in; see `Aggregator.guard`."""
         self.inner.guard(guards)
 
+    @atomic
     def forget(self, client: int) -> None:
         """Erase what the aggregator inside remembers of a client; momentum is that of all."""
         self.inner.forget(client)
@@ -334,10 +339,12 @@ class ServedAggregator(Aggregator):
     def _merge(self, received: RoundUpdates) -> Arrays:
         raise NotImplementedError("the aggregator inside merges")  # pragma: no cover
 
+    @serialised
     def state_dict(self) -> dict[str, Any]:
         """Return the state of both, as arrays and plain values."""
         return {**self.inner.state_dict(), "server": self.server.state_dict()}
 
+    @atomic
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
         own = dict(state)

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..kernels import dispatch
+from ..runtime.journal import Journal
 from ..runtime.threads import run_chunks
 from ..validation import Float, Ids, check_matrix, check_number, check_vector
 from .operators import CentredAffinity
@@ -50,6 +51,7 @@ class Affinity:
     def __init__(self, models: Float, kernel: str, gamma: float | str) -> None:
         n_clients, n_features = models.shape
         self.kernel, self.gamma = kernel, gamma
+        self.journal: Journal | None = None  # of the running verb
         self.reference = np.zeros(n_features, dtype=models.dtype)
         self.offsets = np.empty_like(models)
         self._squares = np.empty(n_clients)
@@ -63,6 +65,13 @@ class Affinity:
         self._behind: list[Ids] = []  # clients whose columns are older than their rows, in order
         self._replace(np.arange(n_clients), models, self._proximity)
         _symmetrise(self._proximity)
+
+    def enlist(self, journal: Journal) -> None:
+        """Note everything that a verb may change, except rows: they are noted when they change."""
+        journal.values(self, journal=None, _centred=self._centred, _behind=self._behind.copy())
+        journal.values(self.principal, _moments=self.principal._moments)
+        if self._centred is not None:
+            journal.values(self._centred, replaced=self._centred.replaced)
 
     @property
     def n_clients(self) -> int:
@@ -81,11 +90,14 @@ class Affinity:
         among = fresh[:, ids]
         _symmetrise(among)
         fresh[:, ids] = among
+        if self.journal is not None:
+            note = self.journal.cross if self._centred is None else self.journal.rows
+            note(ids, self._proximity)
         self._proximity[ids] = fresh
         if self._centred is None:
             self._proximity[:, ids] = fresh.T
         else:  # `matrix` is rarely called from now on: it mirrors the columns
-            self._centred.update(ids, fresh)
+            self._centred.update(ids, fresh, self.journal)
             self._behind.append(ids)
 
     def _replace(self, ids: Ids, models: Float, fresh: Float) -> None:
@@ -93,8 +105,10 @@ class Affinity:
         offsets = np.empty_like(models)
         squares, nonzero = np.empty(ids.size), np.empty(ids.size)
         dispatch.unit_offsets(models, self.reference, offsets, squares, nonzero)
+        if self.journal is not None:
+            self.journal.rows(ids, self.offsets, self._squares, self._nonzero)
         self.offsets[ids] = offsets
-        self.principal.update(ids)
+        self.principal.update(ids, self.journal)
         self._squares[ids] = squares
         self._nonzero[ids] = nonzero
 
@@ -117,6 +131,8 @@ class Affinity:
     def _mirror(self) -> None:
         """Copy changed rows to their columns."""
         if self._behind:
+            if self.journal is not None:
+                self.journal.array(self._proximity)
             newest = np.full(self._proximity.shape[0], -1)
             for number, ids in enumerate(self._behind):
                 newest[ids] = number

@@ -46,7 +46,7 @@ class CountedPartition(ExactPartition):
         """Return labels of at most ``problem.n_coalitions`` coalitions; k-means starts cold."""
         rows, n_coalitions, rng = problem.rows, problem.n_coalitions, problem.rng
         with single_blas_thread():
-            affinity, changed = self._fresh(rows)
+            affinity, changed = self._fresh(problem)
             near = (self.basis, changed, self.solve)
             embedded = spectral_embedding(affinity, n_coalitions, *near)
             if embedded is None:

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from ..kernels import dispatch
+from ..runtime.journal import Journal
 from ..runtime.threads import run_chunks, single_blas_thread
 from ..validation import Float, Ids
 from .affinity import apply_kernel
@@ -168,11 +169,13 @@ class LandmarkAffinities:
             self.kept = np.empty((rows.shape[0], marks.offsets.shape[0]), dtype=np.float32)
             self.update(np.arange(rows.shape[0]), rows)
 
-    def update(self, ids: Ids, rows: Float) -> None:
+    def update(self, ids: Ids, rows: Float, journal: Journal | None = None) -> None:
         """Recompute the affinities of clients `ids`; `rows` are the rows of all clients."""
         kept = self.kept
         if kept is None:
             return
+        if journal is not None:
+            journal.rows(ids, kept)
 
         def fill(start: int, stop: int) -> None:
             kept[ids[start:stop]] = self.marks.affinities(rows[ids[start:stop]])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..runtime.journal import Journal
 from ..validation import Float, Ids, check_count, check_matrix, check_stored
 from .landmarks import LandmarkAffinities, Landmarks, choose_landmarks
 from .lloyd import lloyd
@@ -59,22 +60,32 @@ class NystromPartition(Partition):
         self.stale = np.zeros(n_clients, dtype=bool)  # rows newer than their affinities
         self.replaced = 0  # rows replaced since the landmarks were drawn
 
-    def touch(self, clients: Ids) -> None:
+    def enlist(self, journal: Journal) -> None:
+        """Note everything that a verb may change; landmarks about to be redrawn are forgotten."""
+        due = 4 * self.replaced >= self.stale.size
+        journal.array(self.stale)
+        near = None if due else self.near
+        journal.values(self, near=near, stale=self.stale, replaced=self.replaced)
+
+    def touch(self, clients: Ids, journal: Journal | None = None) -> None:
         """Mark the rows of these clients as changed."""
+        if journal is not None:
+            self.enlist(journal)
         self.stale[clients] = True
         self.replaced += clients.size
 
     def make(self, problem: Problem) -> Ids:
         """Return labels; Lloyd's algorithm is warm-started from the last partition, if any."""
         rows, n_coalitions, rng = problem.rows, problem.n_coalitions, problem.rng
-        points = self._fresh(rows, rng).embed(rows, n_coalitions, rng)
+        points = self._fresh(problem).embed(rows, n_coalitions, rng)
         if not _has_distinct(points, n_coalitions):
             return balanced_partition(rows.shape[0], n_coalitions, rng)
         # A few passes are enough: the next clustering continues from this one.
         max_passes = 10 if problem.last is None else 3
         return lloyd(points, n_coalitions, rng, problem.last, max_passes)
 
-    def _fresh(self, rows: Float, rng: np.random.Generator) -> LandmarkAffinities:
+    def _fresh(self, problem: Problem) -> LandmarkAffinities:
+        rows, rng = problem.rows, problem.rng
         if self.near is None or 4 * self.replaced >= rows.shape[0]:
             chosen = choose_landmarks(rows, self.n_landmarks, self.landmarks, rng)
             self.near = None  # free the old affinities before the new ones are allocated
@@ -82,7 +93,7 @@ class NystromPartition(Partition):
             self.near = LandmarkAffinities(marks, rows, self.keep)
             self.replaced = 0
         else:
-            self.near.update(np.flatnonzero(self.stale), rows)
+            self.near.update(np.flatnonzero(self.stale), rows, problem.journal)
         self.stale[:] = False
         return self.near
 

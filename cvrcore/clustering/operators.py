@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..kernels import dispatch
+from ..runtime.journal import Journal
 from ..runtime.threads import run_chunks
 from ..validation import Float, Ids, check_count, check_matrix, check_number, check_vector
 
@@ -204,8 +205,11 @@ class CentredAffinity:
         """
         return self.replaced >= _OFTEN * self.totals.size
 
-    def update(self, ids: Ids, rows: Float) -> None:
+    def update(self, ids: Ids, rows: Float, journal: Journal | None = None) -> None:
         """Replace the rows and columns of some clients by `rows`: O(len(ids) K)."""
+        if journal is not None:
+            journal.array(self.totals)
+            journal.cross(ids, self.values)
         values = np.subtract(rows, self.centre).astype(np.float32, copy=False)
         self.totals += values.sum(axis=0, dtype=np.float64)
         self.totals -= self.values[ids].sum(axis=0, dtype=np.float64)

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ..kernels import dispatch
+from ..runtime.journal import Journal
 from ..runtime.threads import single_blas_thread
 from ..validation import Float, Ids, check_matrix, check_stored
 from .affinity import Affinity
@@ -151,12 +152,16 @@ class Problem(NamedTuple):
     rng: np.random.Generator
     last: Ids | None  # the last partition, if it has as many coalitions
     round: int  # rounds so far
+    journal: Journal | None = None  # of the verb that asks
 
 
 class Partition(abc.ABC):
     """Makes coalitions of clients from their rows, and keeps what speeds up the next call."""
 
-    def touch(self, clients: Ids) -> None:
+    def enlist(self, journal: Journal) -> None:
+        """Note everything that `make` and `reset` may change."""
+
+    def touch(self, clients: Ids, journal: Journal | None = None) -> None:
         """Mark the rows of these clients as changed."""
 
     @abc.abstractmethod
@@ -197,8 +202,17 @@ class ExactPartition(Partition):
         self.basis: Basis | None = None
         self.stale = np.zeros(n_clients, dtype=bool)  # rows newer than the affinity's
 
-    def touch(self, clients: Ids) -> None:
+    def enlist(self, journal: Journal) -> None:
+        """Note everything that a verb may change, except rows: they are noted when they change."""
+        journal.array(self.stale)
+        journal.values(self, affinity=self.affinity, basis=self.basis, stale=self.stale)
+        if self.affinity is not None:
+            self.affinity.enlist(journal)
+
+    def touch(self, clients: Ids, journal: Journal | None = None) -> None:
         """Mark the rows of these clients as changed."""
+        if journal is not None:
+            journal.rows(clients, self.stale)
         self.stale[clients] = True
 
     def make(self, problem: Problem) -> Ids:
@@ -206,7 +220,7 @@ class ExactPartition(Partition):
         n_clients, last = problem.rows.shape[0], problem.last
         start, effort = EMPTY_IDS, COLD
         with single_blas_thread():  # once for all small products inside
-            affinity, changed = self._fresh(problem.rows)
+            affinity, changed = self._fresh(problem)
             if (
                 last is not None and self.basis is not None
             ):  # without a basis the last partition was random
@@ -216,15 +230,18 @@ class ExactPartition(Partition):
             how = (problem.n_coalitions, problem.rng, effort, start)
             near = (self.basis, changed, self.solve)
             labels, self.basis = spectral_coalitions(affinity, *how, *near)
+            affinity.journal = None
         return labels
 
-    def _fresh(self, rows: Float) -> tuple[Affinity, Ids]:
+    def _fresh(self, problem: Problem) -> tuple[Affinity, Ids]:
         """Return the affinity of these rows, and the clients that changed since the last call."""
-        changed = self.stale.nonzero()[0]
+        changed, rows = self.stale.nonzero()[0], problem.rows
         if self.affinity is None:
             self.affinity = Affinity(rows, self.kernel, self.gamma)
-        elif changed.size:
-            self.affinity.update(changed, rows[changed])
+        else:
+            self.affinity.journal = problem.journal
+            if changed.size:
+                self.affinity.update(changed, rows[changed])
         self.stale[:] = False
         return self.affinity, changed
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from ..runtime.journal import Journal
 from ..runtime.sizes import SMALL
 from ..validation import Float, Ids, check_matrix, check_vector
 from .operators import Operator, dense_product
@@ -44,11 +45,15 @@ class Principal:
         self.offsets, self.smooth = offsets, smooth
         self._moments: _Moments | None = None
 
-    def update(self, ids: Ids) -> None:
+    def update(self, ids: Ids, journal: Journal | None = None) -> None:
         """Update the Gram matrix after the rows of some clients were replaced: O(len(ids) D^2)."""
         if self._moments is None:
             return
         reference, rows, total, gram = self._moments
+        if journal is not None:
+            journal.rows(ids, rows)
+            journal.array(total)
+            journal.array(gram)
         old, new = rows[ids], (self.offsets[ids] - reference).astype(np.float32)
         gram += new.T @ new
         gram -= old.T @ old

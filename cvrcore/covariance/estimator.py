@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..kernels import dispatch
+from ..runtime.journal import Journal
 from ..runtime.threads import run_chunks
 from ..validation import Float, Ids, check_count, check_matrix, check_number, check_vector
 from .pairs import Pairs
@@ -72,6 +73,12 @@ class Estimator:
         self._residual: Float | None = None  # room for one residual, where no store holds it
         self._interrupted = False  # whether a step was begun and did not end
 
+    def enlist(self, journal: Journal) -> None:
+        """Note everything that `grow` changes: it replaces every array."""
+        journal.references(self)
+        if self.store is not None:
+            self.store.enlist(journal)
+
     def step(
         self,
         rows: Float,
@@ -80,6 +87,7 @@ class Estimator:
         alpha: Float,
         rate: float,
         cosines: Float | None = None,
+        journal: Journal | None = None,
     ) -> None:
         """Take one step with this round's residuals, Algorithm 1, lines 14 and 17.
 
@@ -95,9 +103,15 @@ class Estimator:
         cosines : float64 array of shape (n_clients,), optional
             Cosine of each client's row with its representative's before the round: the
             predictor is then this scalar instead of C_kj / C_jj.
+        journal : Journal, optional
+            Of the running verb. Up to its first write to moments, or to residuals that count,
+            the step can be undone; moments are too large to copy in every round.
         """
         self.check_whole()
+        if journal is not None:
+            self._note(journal)
         pairs = Pairs.of(coalitions, first)
+        self._interrupted = self.store is not None and self.store.overwrites(rate)
         target = self._open(rate)
         if cosines is None:
             sums = self._regression_residuals(rows, pairs, alpha, target)
@@ -106,6 +120,12 @@ class Estimator:
         # Last: in a full window this place holds the representatives' residuals until now.
         target.block[target.place, pairs.unpredicted] = 0.0
         self._advance(target, rate, sums)
+
+    def _note(self, journal: Journal) -> None:
+        updates = self.updates
+        journal.whole_if(lambda: not self._interrupted and self.updates == updates)
+        if self.store is not None:
+            self.store.note_step(journal)
 
     def _regression_residuals(
         self, rows: Float, pairs: Pairs, alpha: Float, target: ResidualTarget

@@ -105,9 +105,12 @@ class PackedCovariance:
 
     def grown(self, n_clients: int, ones: float) -> PackedCovariance:
         """Return the covariance with more clients, whose residuals have been 0 so far."""
-        self._fold(np.arange(self.pending.size))
         found = PackedCovariance(n_clients, self.n_features, self.base.dtype, ones)
         found.base[:, : self.base.shape[1]] = self.base
+        found.recent[:] = 0.0
+        found.recent[:, : self.n_clients] = self.recent
+        found.steps, found.pending = self.steps, self.pending.copy()
+        found._fold(np.arange(found.pending.size))  # in the copy: this one may be asked for again
         return found
 
     def forget(self, client: int, ones: float) -> None:

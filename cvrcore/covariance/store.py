@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ..kernels import dispatch
+from ..runtime.journal import Journal
 from ..runtime.sizes import caches_pairs
 from ..validation import Float, Ids, check_number
 from .packed import PackedCovariance
@@ -106,6 +107,15 @@ class CovarianceStore:
         cached = 0 if self._cache is None else self._cache.values.nbytes
         return dense + cached + self.log.nbytes
 
+    def enlist(self, journal: Journal) -> None:
+        """Note everything that `grow` changes: it replaces every array."""
+        journal.references(self)
+        journal.references(self.log)
+
+    def note_step(self, journal: Journal) -> None:
+        """Note what a step changes before its first write to something that counts."""
+        journal.values(self, _streamed=self._streamed, _next_packed=None, _cache=None)
+
     # -- one round --------------------------------------------------------------
 
     def prepare(self, pairs: Pairs) -> None:
@@ -170,12 +180,20 @@ class CovarianceStore:
             self._cache = PairCache(*self._size)
             self._cache.values[:] = 0.0
 
+    def overwrites(self, rate: float) -> bool:
+        """Return whether the step of `open` and `read` overwrites residuals that count."""
+        full = self.packed is None and self.log.count == self.log.window
+        return full or self._rescales(rate)
+
+    def _rescales(self, rate: float) -> bool:
+        least = 1e-60 if self.dtype == np.float64 else 1e-12
+        return self.scale * (1.0 - rate) < least
+
     def open(self, rate: float) -> ResidualTarget:
         """Return where to write the residual of the step ``C <- (1 - rate) C + rate r r^T``."""
-        scale = self.scale * (1.0 - rate)
-        if scale < (1e-60 if self.dtype == np.float64 else 1e-12):
+        if self._rescales(rate):
             self._rescale()
-            scale = 1.0 - rate
+        scale = self.scale * (1.0 - rate)
         dense_next = self.packed is None and self.kind == "auto" and self._dense_pays()
         self._next_packed = PackedCovariance(*self._size, self.ones) if dense_next else None
         weight = float(np.sqrt(rate / scale))

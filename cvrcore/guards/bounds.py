@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..runtime.journal import Noted
 from ..validation import Float, Ids, check_number, check_vector
 
 MEDIAN_FACTOR: Final = 3.0  # the bound "median", in medians
@@ -56,7 +57,7 @@ def weight_bound(setting: float | str, weights: Float) -> float:
     return factor_of(setting) * float(np.median(weights[weights > 0]))
 
 
-class RunningBound:
+class RunningBound(Noted):
     """Limits on one kind of number, from a running window of what clients reported.
 
     Parameters

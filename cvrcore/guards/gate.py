@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from ..runtime.journal import Noted
 from ..selection import Selection
 from ..validation import Float, Ids, Mask, check_stored, check_vector
 from .bounds import ENOUGH, RunningBound
@@ -45,7 +46,7 @@ class Judged(NamedTuple):
         return self._replace(incidents=(*earlier, *self.incidents))
 
 
-class Gate:
+class Gate(Noted):
     """State of the guards between rounds, for `n_clients` slots.
 
     Parameters

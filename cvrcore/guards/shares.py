@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..runtime.journal import Noted
 from ..selection import Selection
 from ..validation import Float, Mask, check_count, check_number, check_stored
 from .settings import Guards
@@ -38,7 +39,7 @@ def guard_stream(policy: np.random.Generator) -> np.random.Generator:
     return np.random.default_rng([_STREAM, int(inner["state"]), int(inner["inc"])])
 
 
-class Shares:
+class Shares(Noted):
     """Credit, and picks owed, of `n_clients` slots.
 
     Parameters

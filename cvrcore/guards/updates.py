@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..runtime.journal import Noted
 from ..validation import Float, Ids
 from .bounds import RunningBound, weight_bound
 from .settings import Guards
@@ -15,7 +16,7 @@ from .settings import Guards
 Models = Sequence[Sequence[NDArray[Any]]]
 
 
-class UpdateGuard:
+class UpdateGuard(Noted):
     """Bounds on the weight and on the length of each client's update.
 
     Parameters

@@ -13,6 +13,8 @@ import functools
 import os
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -38,35 +40,45 @@ def _blas_pools(scipy_loaded: bool) -> list[Any]:
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
-class _SingleThread:
-    """Re-entrant limit: the first caller to enter limits BLAS, the last to leave restores it."""
+class _BlasLimit:
+    """The pools that blocks of `single_blas_thread` limit, and the blocks that run now."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._before: list[tuple[Any, int]] = []  # limited pools and their sizes before
+        self.before: list[tuple[Any, int]] = []  # limited pools and their sizes before
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin anew in a forked process, where only the thread that forked goes on."""
+        self.lock = threading.Lock()
+        # Weak: a block that a signal ended while it was entered or left vanishes with its object.
+        self.blocks: weakref.WeakSet[_SingleThread] = weakref.WeakSet()
+
+
+_limit = _BlasLimit()
+
+
+class _SingleThread:
+    """One block: the first to be entered limits BLAS, the last to be left restores it."""
 
     def __enter__(self) -> None:
-        with self._lock:
-            self._inside += 1
+        with _limit.lock:
+            _limit.blocks.add(self)
             pools = _blas_pools("scipy.linalg" in sys.modules)
-            if len(pools) == len(self._before):
+            if len(pools) == len(_limit.before):
                 return
-            known = [pool for pool, _ in self._before]
+            known = [pool for pool, _ in _limit.before]
             for pool in pools:
                 if pool not in known:
-                    self._before.append((pool, pool.get_num_threads()))
+                    _limit.before.append((pool, pool.get_num_threads()))
                     pool.set_num_threads(1)
 
     def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            while self._before and not self._inside:
-                pool, count = self._before.pop()
+        with _limit.lock:
+            _limit.blocks.discard(self)
+            while _limit.before and not len(_limit.blocks):
+                pool, count = _limit.before[-1]
                 pool.set_num_threads(count)
-
-
-_single_thread = _SingleThread()
+                _limit.before.pop()
 
 
 def single_blas_thread() -> contextlib.AbstractContextManager[None]:
@@ -74,7 +86,7 @@ def single_blas_thread() -> contextlib.AbstractContextManager[None]:
 
     Libraries are looked up once: a fresh ``threadpool_limits`` costs a millisecond.
     """
-    return _single_thread
+    return _SingleThread()
 
 
 @functools.cache
@@ -102,30 +114,54 @@ def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> N
             work(start, min(start + chunk, length))
         return
     starts = iter(range(0, length, chunk))  # next() on it is atomic under the GIL
+    running: list[None] = []  # one entry for each helper that may still take a chunk
+    errors: list[BaseException] = []
 
     def take() -> None:
         for start in starts:
             work(start, min(start + chunk, length))
 
-    pool = _pool(n_helpers, os.getpid())
-    helpers = [pool.submit(take) for _ in range(n_helpers)]
-    error: BaseException | None = None
+    def help() -> None:
+        running.append(None)
+        try:
+            take()
+        except BaseException as raised:
+            errors.append(raised)
+        finally:
+            running.pop()
+
+    helpers = []
     try:
+        pool = _pool(n_helpers, os.getpid())
+        helpers += [pool.submit(help) for _ in range(n_helpers)]
         take()
     except BaseException as raised:
-        error = raised
-    # No thread may write after this call has returned, however it returns.
-    for helper in helpers:
-        if not helper.cancel():
-            error = helper.exception() or error
-    if error is not None:
-        raise error
+        errors.append(raised)
+    # No thread may write after this call has returned, however it returns: a signal can come
+    # at any moment, even between `submit` and the list of helpers.
+    while True:
+        try:
+            for _ in starts:  # a helper that starts from now on finds nothing to do
+                pass
+            for helper in helpers:
+                if not helper.cancel():
+                    helper.result()
+            while running:
+                time.sleep(1e-4)
+            break
+        except BaseException as raised:
+            errors.append(raised)
+    if errors:
+        raise errors[0]
 
 
 class Lockable(Protocol):
     """An object with a re-entrant lock of its own."""
 
-    _lock: threading.RLock
+    _lock: Any
+
+    def _settle(self) -> bool:
+        """Undo what an interrupted call left behind."""
 
 
 S = TypeVar("S", bound=Lockable)
@@ -138,7 +174,40 @@ def serialised(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S
 
     @functools.wraps(method)
     def locked(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._lock:
+        with own_lock(self):
+            self._settle()
             return method(self, *args, **kwargs)
 
     return locked
+
+
+# -- forks ------------------------------------------------------------------------
+
+_process = 0  # forks between the first process and this one
+_renewal = threading.Lock()
+
+
+def own_lock(holder: Any) -> Any:
+    """Return the lock of an object, a new one in the first call after a fork.
+
+    A thread of the parent process may have held the old one, and is not there to release it.
+    """
+    if _process and holder.__dict__.get("_process", 0) != _process:
+        with _renewal:
+            if holder.__dict__.get("_process", 0) != _process:
+                if "_lock" in holder.__dict__:
+                    holder._lock = threading.RLock()
+                holder._process = _process
+    return holder._lock
+
+
+def _forked() -> None:
+    """Renew, in a forked process, what a thread of its parent may have held."""
+    global _process, _renewal
+    _process += 1
+    _renewal = threading.Lock()
+    _limit.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

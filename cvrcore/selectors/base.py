@@ -5,7 +5,8 @@ random stream and the state. A policy writes `_choose` and, if it learns, `_lear
 named ``_check_*`` run before anything changes, so a rejected call leaves the state as it was.
 
 Threads may share a selector: each verb runs under the selector's lock. Which `observe`
-answers which `select` is for the threads to agree on.
+answers which `select` is for the threads to agree on. Verbs are atomic: an exception or a
+signal in one of them leaves the state before it, see `cvrcore.runtime.journal`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..guards import Guards, Incident, Judged, as_guards
+from ..runtime.journal import Atomic, atomic
 from ..runtime.memory import held_bytes
 from ..runtime.threads import serialised
 from ..selection import Selection
@@ -101,7 +103,7 @@ class RoundReport:
         return Report(self.selection, self.clients, models, losses, durations, self.failed, told)
 
 
-class Selector(Guarded, Forgetting, abc.ABC):
+class Selector(Guarded, Forgetting, Atomic, abc.ABC):
     """A client-selection policy; see the module docstring for how to write one.
 
     Parameters
@@ -135,6 +137,7 @@ class Selector(Guarded, Forgetting, abc.ABC):
     #: How many distinct clients a round has: "fixed" (``min(n_select, eligible)``), "at-most"
     #: (that many draws, with repetition: see ``Selection.counts``) or "random" (any, even 0).
     size_rule: str = "fixed"
+    _replaced: ClassVar[frozenset[str]] = frozenset({"weights"})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -164,13 +167,13 @@ class Selector(Guarded, Forgetting, abc.ABC):
 
     # -- the four verbs ---------------------------------------------------------
 
-    @serialised
+    @atomic
     def probe(self, available: ArrayLike | None = None) -> Ids | None:
         """Return ids whose current loss the policy wants before it selects, or None."""
         self._probed = self._candidates(self._admitted(self._eligible(available)))
         return None if self._probed is None else self._probed.copy()
 
-    @serialised
+    @atomic
     def select(
         self,
         available: ArrayLike | None = None,
@@ -215,7 +218,7 @@ class Selector(Guarded, Forgetting, abc.ABC):
         self._pending, self._probed = selection.without_lazy(), None
         return selection.copied()  # the caller may write to it; the pending round stays as it is
 
-    @serialised
+    @atomic
     def observe(
         self,
         clients: ArrayLike,
@@ -246,10 +249,10 @@ class Selector(Guarded, Forgetting, abc.ABC):
         signals = {"norms": norms, "updates": updates, "utilities": utilities}
         told = (clients, models, losses, durations, failed, signals)
         report, judged = self._check_report(*told)
-        self._pending = None  # if learning fails, it must not run again on a partly changed state
         self._learn(report)
         if self._gate is not None:
             self._gate.remember(judged)
+        self._pending = None
         self.round += 1
 
     @serialised
@@ -269,7 +272,7 @@ class Selector(Guarded, Forgetting, abc.ABC):
         signals = {"norms": norms, "updates": updates, "utilities": utilities}
         self._check_report(clients, models, losses, durations, failed, signals)
 
-    @serialised
+    @atomic
     def resize(self, n_clients: int, weights: ArrayLike) -> None:
         """Add slots for clients that joined; old slots keep their id and weight.
 

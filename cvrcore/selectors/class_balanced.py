@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from ..draws.inclusion import sampled_inclusion
 from ..guards import Guards
-from ..runtime.threads import serialised
+from ..runtime.journal import atomic
 from ..selection import Selection
 from ..validation import (
     Float,
@@ -97,6 +97,7 @@ class ClassBalancedSelector(Selector):
 
     name: ClassVar[str] = "fedcbs"
     needs = frozenset({"label_counts"})
+    _replaced: ClassVar[frozenset[str]] = frozenset({"weights", "label_counts"})
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class ClassBalancedSelector(Selector):
         self.exploration = check_number(exploration, "exploration", minimum=0.0)
         self._times_picked = np.zeros(self.n_clients, dtype=np.int64)
 
-    @serialised
+    @atomic
     def resize(
         self, n_clients: int, weights: ArrayLike, label_counts: ArrayLike | None = None
     ) -> None:

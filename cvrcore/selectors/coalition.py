@@ -138,6 +138,8 @@ class CoalitionSelector(CoalitionState):
     # -- one round --------------------------------------------------------------
 
     def _choose(self, eligible: Mask, probe: Probe | None) -> Selection:
+        if self._journal is not None:
+            self._journal.generator(self._rng)
         if self.round < self.warmup:
             return uniform_selection(eligible, self.n_select, self._rng, self.round, warmup=True)
         labels = self._coalitions()
@@ -183,7 +185,10 @@ class CoalitionSelector(CoalitionState):
             return last
         labels = trivial_partition(self.n_clients, most)
         if labels is None:
-            labels = self._partition.make(Problem(self._rows, most, self._rng, last, self.round))
+            if self._journal is not None:
+                self._partition.enlist(self._journal)
+            given = (self._rows, most, self._rng, last, self.round, self._journal)
+            labels = self._partition.make(Problem(*given))
         self._labels, self._age = labels, 0
         return labels
 
@@ -209,12 +214,14 @@ class CoalitionSelector(CoalitionState):
         decay = self.rule.rate == "decay"
         rate = 1.0 / (estimator.updates + 2) if decay else float(self.rule.rate)
         alpha = self.weights / self.weights.sum()
-        estimator.step(self._rows, coalitions, first, alpha, rate, cosines)
+        estimator.step(self._rows, coalitions, first, alpha, rate, cosines, self._journal)
         self._age += 1
 
     def _replace_rows(self, clients: Ids, models: Float) -> None:
+        if self._journal is not None:
+            self._journal.rows(clients, self._rows)
         self._rows[clients] = models
-        self._partition.touch(clients)
+        self._partition.touch(clients, self._journal)
 
     def _check_models(self, models: ArrayLike, n_reported: int) -> Float:
         shape = (n_reported, self.n_features)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from ..clustering.partitions import Partition
 from ..covariance.estimator import Estimator
 from ..guards import Guards
+from ..runtime.journal import Journal
 from ..runtime.memory import UNLIMITED
 from ..runtime.plan import Plan, make_plan
 from ..runtime.threads import serialised
@@ -53,6 +54,12 @@ class CoalitionState(Selector):
     _partition: Partition
     _labels: Ids | None  # the present coalitions
     _age: int  # main rounds since they were made
+
+    def _enlist(self, journal: Journal) -> None:
+        """Note references; arrays and the random stream are noted before they change."""
+        journal.references(self)
+        if self._gate is not None:
+            self._gate.enlist(journal)
 
     # -- reading ----------------------------------------------------------------
 
@@ -179,6 +186,9 @@ class CoalitionState(Selector):
 
     def _grow(self, n_clients: int, added: Float) -> None:
         plan = self._make_plan(n_clients, dataclasses.replace(self.solver, **self._decided()))
+        if self._journal is not None:
+            self._estimator.enlist(self._journal)
+            self._partition.enlist(self._journal)
         rows = np.concatenate([self._rows, np.tile(self._initial, (added.size, 1))])
         self._estimator.grow(n_clients, float(self.weights.sum()), float(added.sum()))
         self._partition.reset(n_clients)
@@ -243,11 +253,11 @@ class CoalitionState(Selector):
             **self._partition.state(),
         }
 
+    @serialised
     def __getstate__(self) -> dict[str, Any]:
         """Refuse to copy a selector whose last `observe` was interrupted."""
-        with self._lock:
-            self._estimator.check_whole()
-            return super().__getstate__()
+        self._estimator.check_whole()
+        return super().__getstate__()
 
     def _restore(self, learned: dict[str, Any]) -> None:
         rows = check_matrix(learned["rows"], "rows", self._rows.shape, self.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -32,13 +33,13 @@ class Forgetting(Saved):
         others = np.flatnonzero(self.weights > 0)
         if not np.setdiff1d(others, [k]).size:
             raise ValueError(f"client must not be the only one of positive weight, got {k}")
-        self._forget(k)
-        if self._gate is not None:
-            self._gate.forget(k)
-        weights = self.weights.copy()
-        weights[k] = 0.0
-        self.weights = weights
-        self._pending = self._probed = None
+        without = copy.deepcopy(self)  # so that a signal finds all of the client or nothing
+        without._forget(k)
+        if without._gate is not None:
+            without._gate.forget(k)
+        without.weights[k] = 0.0
+        without._pending = without._probed = None
+        self._become(without)
 
     def _forget(self, client: int) -> None:
         """Erase what the policy itself learned of one client; `self.weights` are still old.

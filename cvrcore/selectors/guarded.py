@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Any
 
 import numpy as np
 
 from ..guards import Gate, Guards, Incident, as_guards
 from ..guards.bounds import weight_bound
+from ..runtime.journal import Atomic, atomic
 from ..runtime.threads import serialised
 from ..selection import Selection
 from ..validation import Float, Ids
@@ -17,7 +17,7 @@ from ..validation import Float, Ids
 log = logging.getLogger(__name__)
 
 
-class Guarded:
+class Guarded(Atomic):
     """The part of `Selector` that holds its guards."""
 
     n_clients: int
@@ -27,10 +27,9 @@ class Guarded:
     guards: Guards
     _rng: np.random.Generator
     _gate: Gate | None
-    _lock: threading.RLock
     _pending: Selection | None
 
-    @serialised
+    @atomic
     def guard(self, guards: Guards | str | None = None, /, **settings: Any) -> None:
         """Set limits on hostile and broken clients from now on; see `Guards`.
 
@@ -82,15 +81,15 @@ class Guarded:
         """React to sample counts that `max_weight` has clipped; for policies to override."""
 
     @property
+    @serialised
     def incidents(self) -> tuple[Incident, ...]:
         """Return the last thousand actions of guards, oldest first."""
-        with self._lock:
-            return () if self._gate is None else tuple(self._gate.record)
+        return () if self._gate is None else tuple(self._gate.record)
 
     @property
+    @serialised
     def incident_counts(self) -> Ids:
         """Return the number of all guard actions on each client's reports, (K,)."""
-        with self._lock:
-            if self._gate is None:
-                return np.zeros(self.n_clients, dtype=np.int64)
-            return self._gate.counts.copy()
+        if self._gate is None:
+            return np.zeros(self.n_clients, dtype=np.int64)
+        return self._gate.counts.copy()

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..runtime.threads import serialised
 from ..selection import Selection
 from ..validation import Float, Mask, check_number, check_stored, check_vector
 from .base import Probe, Report, Selector
@@ -195,11 +194,9 @@ class LearnedSelector(Selector):
             raise ValueError("reports and reported must be counts and past rounds")
         self._last, self._reports, self._reported = last, reports, reported
 
-    @serialised
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replace all state by the result of `state_dict`; a function as scorer stays."""
-        restored = type(self).from_state_dict(state, scorer=self.scorer)
-        self.__dict__ = {**restored.__dict__, "_lock": self._lock}
+        self._become(type(self).from_state_dict(state, scorer=self.scorer))
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any], scorer: Scorer | None = None) -> Self:

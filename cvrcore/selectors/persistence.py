@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ..guards import Gate, Guards
-from ..runtime.threads import serialised
+from ..runtime.journal import Atomic
+from ..runtime.threads import own_lock, serialised
 from ..selection import Selection
 from ..validation import (
     Float,
@@ -24,9 +25,10 @@ from ..validation import (
 
 #: 1: without guards; 2: with guards, of older versions; 3: with guards.
 FORMATS = (1, 2, 3)
+_OWN = ("_lock", "_process")  # attributes that belong to the object, not to its state
 
 
-class Saved:
+class Saved(Atomic):
     """The part of `Selector` that saves and restores."""
 
     name: ClassVar[str]
@@ -35,7 +37,6 @@ class Saved:
     weights: Float
     round: int
     guards: Guards
-    _lock: threading.RLock
     _rng: np.random.Generator
     _pending: Selection | None
     _probed: Ids | None
@@ -63,12 +64,20 @@ class Saved:
             state["guards"] = self._gate.state()
         return state
 
-    @serialised
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replace all state by the result of `state_dict`, taken from the same policy."""
         restored = type(self).from_state_dict(state)
-        # Keep the lock, in one assignment: other threads may be waiting for it.
-        self.__dict__ = {**restored.__dict__, "_lock": self._lock}
+        self._become(restored)
+
+    def _become(self, other: Saved) -> None:
+        """Take over all state of another selector of the same class, but keep the lock.
+
+        Other threads may be waiting for the lock. One assignment, so that a signal finds the
+        old state or the new one; it also mends a selector of which a call was cut off.
+        """
+        with own_lock(self):
+            kept = {name: self.__dict__[name] for name in _OWN if name in self.__dict__}
+            self.__dict__ = {**other.__dict__, "_journal": None, **kept}
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> Self:
@@ -128,10 +137,10 @@ class Saved:
             return found
         return cls.from_state_dict(state)
 
+    @serialised
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes without the lock: selectors can be copied and pickled."""
-        with self._lock:
-            return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+        return {name: value for name, value in self.__dict__.items() if name not in _OWN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the attributes with a new lock."""
