@@ -29,6 +29,9 @@ if os.name == "nt":
 LEVELS = {"base": []}
 if platform.machine() in ("x86_64", "AMD64") and os.name != "nt":
     LEVELS["v3"] = ["-march=x86-64-v3"]
+    LEVELS["v4"] = ["-march=x86-64-v4", "-mprefer-vector-width=512"]
+#: What is built for a level; every subject where nothing is said.
+PARTS = {"base": (*SUBJECTS, "cpu"), "v4": ("convolution",)}
 
 
 def kernels(mode):
@@ -39,7 +42,7 @@ def kernels(mode):
     for level, flags in LEVELS.items():
         folder = Path("build") / "pyx" / level
         folder.mkdir(parents=True, exist_ok=True)
-        for subject in (*SUBJECTS, "cpu") if level == "base" else SUBJECTS:
+        for subject in PARTS.get(level, SUBJECTS):
             # A copy per level: Cython writes its C file beside the source.
             source = folder / f"{subject}.pyx"
             original = Path("cvrcore_ext") / f"{subject}.pyx"

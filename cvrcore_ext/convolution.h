@@ -27,27 +27,29 @@
 #define FMA(a, b, c) ((vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #define MAX(a, b) ((vec)_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define TALL 8
-#define GROUP 32
+#define GROUP 8
 #elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 #define LANES 8
 #define FMA(a, b, c) ((vec)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
 #define MAX(a, b) ((vec)_mm256_max_ps((__m256)(a), (__m256)(b)))
 #define TALL 6
-#define GROUP 24
+#define GROUP 12
 #else
 #define LANES 4
 #define FMA(a, b, c) ((a) * (b) + (c))
 #define MAX(a, b) larger(a, b)
 #define TALL 6
-#define GROUP 24
+#define GROUP 12
 #endif
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
+typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int8_t bvec __attribute__((vector_size(LANES), aligned(1), may_alias));
 typedef float vec4 __attribute__((vector_size(16), aligned(4), may_alias));
 #define INLINE static inline __attribute__((always_inline))
+/* Not inlined: in one long function the inner loops would run out of registers. */
+#define STAGE static __attribute__((noinline))
 #define DEAD 4 /* place of the maximum of a window that ReLU cuts off */
 
 #if LANES == 4
@@ -61,6 +63,24 @@ INLINE vec load(const float *from) { return *(const vec *)from; }
 INLINE void store(float *to, vec value) { *(vec *)to = value; }
 INLINE vec same(float value) { return value - (vec){0}; }
 INLINE ivec choose(ivec mask, ivec yes, ivec no) { return (mask & yes) | (~mask & no); }
+/* a0 b0 a1 b1 ..., the first and the second half. */
+#if LANES == 16
+#define FIRST 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define SECOND 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif LANES == 8
+#define FIRST 0, 8, 1, 9, 2, 10, 3, 11
+#define SECOND 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define FIRST 0, 4, 1, 5
+#define SECOND 2, 6, 3, 7
+#endif
+#if defined(__clang__)
+#define interleave_first(a, b) __builtin_shufflevector(a, b, FIRST)
+#define interleave_second(a, b) __builtin_shufflevector(a, b, SECOND)
+#else
+#define interleave_first(a, b) __builtin_shuffle(a, b, (ivec){FIRST})
+#define interleave_second(a, b) __builtin_shuffle(a, b, (ivec){SECOND})
+#endif
 #define PLANES(channels, lanes) (((channels) + (lanes) - 1) / (lanes))
 
 typedef struct {
@@ -87,13 +107,16 @@ typedef struct {
     float *products; /* (16, GROUP, planes * LANES) */
     float *pooled;   /* output or its gradient: (planes, windows, LANES) */
     float *gradients[2]; /* of two images, in their layout */
-    Live *lists;     /* LANES lists of at most windows + 4; or five of n_out */
+    Live *entries;   /* (windows + 3, LANES): all gradients of LANES output channels */
+    Live *list;      /* live gradients, at most windows * planes * LANES, and room for as many dead ones
+                        as a window has */
+    uint64_t *counts; /* of each window */
 } Room;
 
 /* ---- before a batch ---- */
 
 /* U = G g G^T for every pair of channels. */
-static void transform_weights(const Block *b) {
+STAGE void transform_weights(const Block *b) {
     const ptrdiff_t planes = PLANES(b->n_out, LANES), step = planes * b->n_in * LANES;
     memset(b->transformed, 0, 16 * step * sizeof(float));
     for (ptrdiff_t o = 0; o < b->n_out; o++)
@@ -145,19 +168,24 @@ static void transform_weights(const Block *b) {
 INPUT_TRANSFORM(input_transform, vec)
 INPUT_TRANSFORM(input_transform4, vec4)
 
-static void transform_inputs(const Block *b, const float *image, ptrdiff_t first, ptrdiff_t count,
+STAGE void transform_inputs(const Block *b, const float *image, ptrdiff_t first, ptrdiff_t count,
                              float *tiles) {
     const ptrdiff_t lanes = b->lanes, planes = PLANES(b->n_in, lanes), across = b->width / 2;
     const ptrdiff_t row = (b->width + 2) * lanes, plane = (b->height + 2) * row;
     const ptrdiff_t wide = planes * lanes, step = GROUP * wide;
+    ptrdiff_t x = first % across;
+    const float *pixels = image + 2 * (first / across) * row + 2 * x * lanes;
     for (ptrdiff_t t = 0; t < count; t++) {
-        const ptrdiff_t y = (first + t) / across, x = (first + t) % across;
-        const float *pixels = image + 2 * y * row + 2 * x * lanes;
         for (ptrdiff_t p = 0; p < planes; p++)
             if (lanes == 4 && LANES != 4)
                 input_transform4(pixels + p * plane, row, tiles + t * wide + p * 4, step);
             else
                 input_transform(pixels + p * plane, row, tiles + t * wide + p * LANES, step);
+        pixels += 2 * lanes;
+        if (++x == across) { /* the next row of windows */
+            x = 0;
+            pixels += 2 * row - 2 * across * lanes;
+        }
     }
 }
 
@@ -199,7 +227,7 @@ INLINE void multiply_strip(int wide, const float *left, ptrdiff_t left_row, ptrd
                       product + t * row, row);
 }
 
-static void multiply_group(const Block *b, const float *tiles, ptrdiff_t count, float *products) {
+STAGE void multiply_group(const Block *b, const float *tiles, ptrdiff_t count, float *products) {
     const ptrdiff_t planes = PLANES(b->n_out, LANES), plane = b->n_in * LANES;
     const ptrdiff_t left_row = PLANES(b->n_in, b->lanes) * b->lanes, row = planes * LANES;
     for (int e = 0; e < 16; e++) {
@@ -246,7 +274,7 @@ INLINE void output_transform(const float *m, ptrdiff_t step, vec bias, float *ou
 }
 
 /* Pooled output of one image: into `out` of (PLANES, height / 2 + 2 * margin, width / 2 + 2 * margin). */
-static vec forward_image(const Block *b, const float *image, const Room *room, float *out,
+STAGE vec forward_image(const Block *b, const float *image, const Room *room, float *out,
                          ptrdiff_t margin, int8_t *places, vec health) {
     const ptrdiff_t down = b->height / 2, across = b->width / 2, n_windows = down * across;
     const ptrdiff_t planes = PLANES(b->n_out, LANES), wide = planes * LANES;
@@ -261,18 +289,23 @@ static vec forward_image(const Block *b, const float *image, const Room *room, f
             if (b->bias)
                 memcpy(some, b->bias + p * LANES, (rest < LANES ? rest : LANES) * sizeof(float));
             const vec bias = load(some);
+            ptrdiff_t x = first % across;
+            float *to = out + p * out_plane + (first / across + margin) * out_row + (x + margin) * LANES;
             for (ptrdiff_t t = 0; t < count; t++) {
-                const ptrdiff_t y = (first + t) / across, x = (first + t) % across;
-                output_transform(room->products + t * wide + p * LANES, GROUP * wide, bias,
-                                 out + p * out_plane + (y + margin) * out_row + (x + margin) * LANES,
+                output_transform(room->products + t * wide + p * LANES, GROUP * wide, bias, to,
                                  places ? places + (p * n_windows + first + t) * LANES : NULL, &health);
+                to += LANES;
+                if (++x == across) {
+                    x = 0;
+                    to += out_row - across * LANES;
+                }
             }
         }
     }
     return health;
 }
 
-static void fill_image(const Block *b, const float *sample, float *image) {
+STAGE void fill_image(const Block *b, const float *sample, float *image) {
     const ptrdiff_t row = (b->width + 2) * b->lanes;
     for (ptrdiff_t c = 0; c < b->n_in; c++) {
         float *corner = image + (c / b->lanes) * (b->height + 2) * row + row + b->lanes + c % b->lanes;
@@ -331,16 +364,21 @@ INLINE void add_slopes(const Live *list, ptrdiff_t n, const float *plane, ptrdif
         store(slope + k * LANES, load(slope + k * LANES) + sums[k]);
 }
 
-/* The same for four channels in a plane: three pixels of a row are twelve floats side by side. */
+/* The same for four channels in a plane: three pixels of a row are twelve floats side by side.
+   Every LANES-th entry counts; dead ones have the gradient 0, which costs less than a list. */
 #define SPAN (LANES == 4 ? 3 : 16 / LANES) /* vectors that cover them */
 #define ABREAST (LANES == 16 ? 4 : LANES == 8 ? 2 : 1)
-static void add_slopes4(const Live *list, ptrdiff_t n, const float *plane, ptrdiff_t row, float *slope) {
+INLINE void add_slopes4(const Live *entries, ptrdiff_t n, const float *plane, ptrdiff_t row, float *slope) {
     vec sums[ABREAST][3][SPAN];
-    memset(sums, 0, sizeof sums);
+    for (int a = 0; a < ABREAST; a++)
+        for (int r = 0; r < 3; r++)
+            for (int v = 0; v < SPAN; v++)
+                sums[a][r][v] = (vec){0};
     for (ptrdiff_t i = 0; i < n; i += ABREAST)
         for (int a = 0; a < ABREAST; a++) {
-            const float *pixels = plane + list[i + a].offset;
-            const vec gradient = same(list[i + a].gradient);
+            const Live live = entries[(i + a) * LANES];
+            const float *pixels = plane + live.offset;
+            const vec gradient = same(live.gradient);
             for (int r = 0; r < 3; r++)
                 for (int v = 0; v < SPAN; v++)
                     sums[a][r][v] = FMA(gradient, load(pixels + r * row + v * LANES), sums[a][r][v]);
@@ -358,44 +396,53 @@ static void add_slopes4(const Live *list, ptrdiff_t n, const float *plane, ptrdi
     }
 }
 
+/* Entries of LANES output channels, (windows, LANES); a dead one has the gradient 0. Returns sums. */
+STAGE vec enter_plane(const Block *b, const float *gradient, ptrdiff_t gradient_row, const int8_t *place,
+                       Live *entries) {
+    const ptrdiff_t lanes = b->lanes, row = (b->width + 2) * lanes;
+    vec sum = {0};
+    for (ptrdiff_t y = 0; y < b->height / 2; y++)
+        for (ptrdiff_t x = 0; x < b->width / 2; x++) {
+            const ivec where = __builtin_convertvector(*(const bvec *)place, ivec);
+            const ivec offset = (where & 1) * (int32_t)lanes + ((where >> 1) & 1) * (int32_t)row +
+                                (int32_t)(2 * y * row + 2 * x * lanes);
+            const ivec live = (where != DEAD) & (ivec)load(gradient + y * gradient_row + x * LANES);
+            sum += (vec)live;
+            *(ivec *)entries = interleave_first(offset, live);
+            *(ivec *)(entries + LANES / 2) = interleave_second(offset, live);
+            place += LANES;
+            entries += LANES;
+        }
+    memset(entries, 0, (ABREAST - 1) * LANES * sizeof(Live));
+    return sum;
+}
+
 /* Gradient of the weights from one image: `pooled` holds the gradient of the block's output. */
-static void weight_slopes(const Block *b, const float *image, const float *pooled, ptrdiff_t margin,
+STAGE void weight_slopes(const Block *b, const float *image, const float *pooled, ptrdiff_t margin,
                           const int8_t *places, const Room *room) {
     const ptrdiff_t down = b->height / 2, across = b->width / 2, n_windows = down * across;
     const ptrdiff_t row = (b->width + 2) * b->lanes, plane = (b->height + 2) * row;
-    const ptrdiff_t planes_in = PLANES(b->n_in, b->lanes), room_for = n_windows + 4;
+    const ptrdiff_t planes_in = PLANES(b->n_in, b->lanes);
     const ptrdiff_t out_row = (across + 2 * margin) * LANES, out_plane = (down + 2 * margin) * out_row;
-    const int32_t offsets[4] = {0, (int32_t)b->lanes, (int32_t)row, (int32_t)(row + b->lanes)};
     for (ptrdiff_t p = 0; p < PLANES(b->n_out, LANES); p++) {
-        ptrdiff_t lengths[LANES] = {0};
-        const float *out = pooled + p * out_plane + margin * (out_row + LANES);
-        for (ptrdiff_t y = 0; y < down; y++)
-            for (ptrdiff_t x = 0; x < across; x++) {
-                const int8_t *place = places + (p * n_windows + y * across + x) * LANES;
-                const float *gradient = out + y * out_row + x * LANES;
-                const int32_t corner = (int32_t)(2 * y * row + 2 * x * b->lanes);
-                for (int v = 0; v < LANES; v++) {
-                    Live *live = room->lists + v * room_for + lengths[v];
-                    live->offset = corner + offsets[place[v] & 3];
-                    live->gradient = gradient[v];
-                    lengths[v] += place[v] != DEAD;
-                }
-            }
+        const vec sum = enter_plane(b, pooled + p * out_plane + margin * (out_row + LANES), out_row,
+                                    places + p * n_windows * LANES, room->entries);
         for (int v = 0; v < LANES && p * LANES + v < b->n_out; v++) {
-            Live *list = room->lists + v * room_for;
-            const ptrdiff_t o = p * LANES + v, n = lengths[v];
-            float sum = 0;
-            for (ptrdiff_t i = 0; i < n; i++)
-                sum += list[i].gradient;
-            b->slope_bias[o] += sum;
+            const ptrdiff_t o = p * LANES + v;
+            b->slope_bias[o] += sum[v];
             if (b->lanes == 4 && LANES != 4) {
-                for (ptrdiff_t i = n; i < n + ABREAST - 1; i++)
-                    list[i] = (Live){0, 0.0f};
-                add_slopes4(list, n, image, row, b->slope + o * 36);
-            } else
-                for (ptrdiff_t q = 0; q < planes_in; q++)
-                    add_slopes(list, n, image + q * plane, row,
-                               b->slope + (o * planes_in + q) * 9 * LANES);
+                add_slopes4(room->entries + v, n_windows, image, row, b->slope + o * 36);
+                continue;
+            }
+            ptrdiff_t n = 0;
+            for (ptrdiff_t t = 0; t < n_windows; t++) {
+                const Live live = room->entries[t * LANES + v];
+                room->list[n] = live;
+                n += live.gradient != 0;
+            }
+            for (ptrdiff_t q = 0; q < planes_in; q++)
+                add_slopes(room->list, n, image + q * plane, row,
+                           b->slope + (o * planes_in + q) * 9 * LANES);
         }
     }
 }
@@ -415,37 +462,61 @@ INLINE void add_taps(const Live *list, ptrdiff_t n, const float *taps, ptrdiff_t
         store(gradient + (k / 3) * row + (k % 3) * LANES, sums[k]);
 }
 
+/* Live gradients of a window, sorted by place, dead ones behind them; returns how many of each: five
+   counters of twelve bits. */
+#define BITS 12
+#define MOST_CHANNELS 4095
+INLINE uint64_t sort_window(const float *gradient, ptrdiff_t plane, const int8_t *place,
+                            ptrdiff_t place_plane, ptrdiff_t planes, Live *list) {
+    uint64_t counts = 0;
+    for (ptrdiff_t p = 0; p < planes; p++)
+        for (int v = 0; v < LANES; v++)
+            counts += (uint64_t)1 << (BITS * place[p * place_plane + v]);
+    /* Counter k of the product is the sum of the counters before k: where its entries begin. */
+    uint64_t next = counts * (((uint64_t)1 << BITS) + ((uint64_t)1 << 2 * BITS) +
+                              ((uint64_t)1 << 3 * BITS) + ((uint64_t)1 << 4 * BITS));
+    for (ptrdiff_t p = 0; p < planes; p++)
+        for (int v = 0; v < LANES; v++) {
+            const int shift = BITS * place[p * place_plane + v];
+            Live *live = list + ((next >> shift) & MOST_CHANNELS);
+            live->offset = (int32_t)((p * LANES + v) * 9 * LANES);
+            live->gradient = gradient[p * plane + v];
+            next += (uint64_t)1 << shift;
+        }
+    return counts;
+}
+
 /* Gradient of the block's input: an image. */
-static void input_gradient(const Block *b, const float *pooled, ptrdiff_t margin, const int8_t *places,
+STAGE void input_gradient(const Block *b, const float *pooled, ptrdiff_t margin, const int8_t *places,
                            const Room *room, float *gradient) {
     const ptrdiff_t down = b->height / 2, across = b->width / 2, n_windows = down * across;
     const ptrdiff_t row = (b->width + 2) * LANES, plane = (b->height + 2) * row;
-    const ptrdiff_t planes_in = PLANES(b->n_in, LANES), planes_out = PLANES(b->n_out, LANES);
     const ptrdiff_t out_row = (across + 2 * margin) * LANES, out_plane = (down + 2 * margin) * out_row;
-    const ptrdiff_t room_for = planes_out * LANES;
-    memset(gradient, 0, b->image * sizeof(float));
-    for (ptrdiff_t y = 0; y < down; y++)
-        for (ptrdiff_t x = 0; x < across; x++) {
-            ptrdiff_t lengths[5] = {0};
-            for (ptrdiff_t p = 0; p < planes_out; p++) {
-                const int8_t *place = places + (p * n_windows + y * across + x) * LANES;
-                const float *out = pooled + p * out_plane + (y + margin) * out_row + (x + margin) * LANES;
-                for (int v = 0; v < LANES; v++) {
-                    Live *live = room->lists + place[v] * room_for + lengths[place[v]]++;
-                    live->offset = (int32_t)((p * LANES + v) * 9 * LANES);
-                    live->gradient = out[v];
-                }
-            }
+    Live *list = room->list;
+    for (ptrdiff_t y = 0, t = 0; y < down; y++)
+        for (ptrdiff_t x = 0; x < across; x++, t++) {
+            const float *out = pooled + (y + margin) * out_row + (x + margin) * LANES;
+            room->counts[t] = sort_window(out, out_plane, places + t * LANES, n_windows * LANES,
+                                          PLANES(b->n_out, LANES), list);
             for (int k = 0; k < 4; k++)
-                if (lengths[k])
-                    for (ptrdiff_t q = 0; q < planes_in; q++)
-                        add_taps(room->lists + k * room_for, lengths[k],
-                                 b->taps + q * b->n_out * 9 * LANES, row,
-                                 gradient + q * plane + (2 * y + k / 2) * row + (2 * x + k % 2) * LANES);
+                list += (room->counts[t] >> (BITS * k)) & MOST_CHANNELS;
         }
+    memset(gradient, 0, b->image * sizeof(float));
+    for (ptrdiff_t q = 0; q < PLANES(b->n_in, LANES); q++) {
+        const float *taps = b->taps + q * b->n_out * 9 * LANES;
+        list = room->list;
+        for (ptrdiff_t y = 0, t = 0; y < down; y++)
+            for (ptrdiff_t x = 0; x < across; x++, t++)
+                for (int k = 0; k < 4; k++) {
+                    const ptrdiff_t n = (room->counts[t] >> (BITS * k)) & MOST_CHANNELS;
+                    add_taps(list, n, taps, row,
+                             gradient + q * plane + (2 * y + k / 2) * row + (2 * x + k % 2) * LANES);
+                    list += n;
+                }
+    }
 }
 
-static void arrange_taps(const Block *b) {
+STAGE void arrange_taps(const Block *b) {
     memset(b->taps, 0, PLANES(b->n_in, LANES) * b->n_out * 9 * LANES * sizeof(float));
     for (ptrdiff_t o = 0; o < b->n_out; o++)
         for (ptrdiff_t i = 0; i < b->n_in; i++)
@@ -454,7 +525,7 @@ static void arrange_taps(const Block *b) {
                     b->weight[(o * b->n_in + i) * 9 + k];
 }
 
-static void descend(const Block *b, float lr) {
+STAGE void descend(const Block *b, float lr) {
     const ptrdiff_t planes = PLANES(b->n_in, b->lanes);
     for (ptrdiff_t o = 0; o < b->n_out; o++) {
         for (ptrdiff_t i = 0; i < b->n_in; i++)

@@ -1,12 +1,13 @@
 """Stacks of [3 x 3 convolution, ReLU, 2 x 2 max-pool]: samples in, features out, and SGD steps."""
 
-from libc.stdint cimport int8_t, int32_t, int64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint64_t
 
 import numpy as np
 
 cdef extern from "convolution.h":
     int LANES
     int GROUP
+    int MOST_CHANNELS
     ctypedef struct Live:
         int32_t offset
         float gradient
@@ -25,7 +26,9 @@ cdef extern from "convolution.h":
         float *products
         float *pooled
         float *gradients[2]
-        Live *lists
+        Live *entries
+        Live *list
+        uint64_t *counts
     void transform_weights(const Block *b) nogil
     int forward(const Block *blocks, int n_blocks, const float *x, const int64_t *rows, ptrdiff_t n,
                 int keep, const Room *room, float *features) nogil
@@ -60,14 +63,16 @@ cdef class ConvStack:
 
     def __init__(self, channels, height, width):
         channels = [int(c) for c in channels]
-        if not 2 <= len(channels) <= MOST_BLOCKS + 1 or min(channels) < 1:
-            raise ValueError(f"channels must be 2 to 17 positive numbers, got {channels}")
+        if not 2 <= len(channels) <= MOST_BLOCKS + 1:
+            raise ValueError(f"channels must be 2 to {MOST_BLOCKS + 1} numbers, got {len(channels)}")
+        if not all(1 <= c <= MOST_CHANNELS - LANES for c in channels):
+            raise ValueError(f"channels must be within 1 .. {MOST_CHANNELS - LANES}, got {channels}")
         self.n_blocks = len(channels) - 1
         self.owned, self.kept, self.bound = [], [], []
         self.n_kept = self.n_last = 0
         self.n_inputs = channels[0] * height * width
         cdef ptrdiff_t windows, wide_in, wide_out
-        cdef ptrdiff_t tiles = 0, products = 0, image = 0, lists = 0, pooled = 0
+        cdef ptrdiff_t tiles = 0, products = 0, image = 0, lists = 0, pooled = 0, most_windows = 0
         cdef Block *b
         cdef int l
         for l in range(self.n_blocks):
@@ -87,7 +92,8 @@ cdef class ConvStack:
             products = max(products, 16 * GROUP * wide_out)
             image = max(image, b.image)
             pooled = max(pooled, wide_out * windows)
-            lists = max(lists, LANES * (windows + 4), 5 * wide_out)
+            lists = max(lists, (windows + 1) * wide_out)
+            most_windows = max(most_windows, windows)
             height, width = height // 2, width // 2
         self.n_features = channels[self.n_blocks] * height * width
         self.room.tiles = self._floats(self.owned, tiles)
@@ -95,7 +101,9 @@ cdef class ConvStack:
         self.room.pooled = self._floats(self.owned, pooled)
         self.room.gradients[0] = self._floats(self.owned, image)
         self.room.gradients[1] = self._floats(self.owned, image)
-        self.room.lists = <Live *> self._floats(self.owned, 2 * lists)
+        self.room.entries = <Live *> self._floats(self.owned, 2 * (most_windows + 3) * LANES)
+        self.room.list = <Live *> self._floats(self.owned, 2 * lists)
+        self.room.counts = <uint64_t *> self._floats(self.owned, 2 * most_windows)
         self._keep(1)
 
     cdef float *_floats(self, list owner, ptrdiff_t count) except NULL:

@@ -20,6 +20,10 @@ from .flat import FlatModule
 from .steps import AutogradStep, Step, linear_step, one_hot, pool_first
 
 
+#: Limits of the kernel.
+MOST_BLOCKS, MOST_CHANNELS = 16, 4000
+
+
 def kernel() -> ModuleType | None:
     """Return the compiled kernel, or None where it cannot serve."""
     return compiled("convolution")
@@ -38,7 +42,7 @@ def n_blocks(module: nn.Module) -> int:
     n = 0
     while _is_block(layers[3 * n : 3 * n + 3]):
         n += 1
-    if n == 0 or not _is_head(layers[3 * n :]):
+    if not 1 <= n <= MOST_BLOCKS or not _is_head(layers[3 * n :]):
         return 0
     plain = all(
         p.dtype == torch.float32 and p.device.type == "cpu" and p.requires_grad
@@ -60,6 +64,7 @@ def _is_block(layers: list[nn.Module]) -> bool:
         and all(_pair(size) == (2, 2) for size in (pool.kernel_size, pool.stride))
         and (_pair(pool.padding), _pair(pool.dilation)) == ((0, 0), (1, 1))
         and not (pool.ceil_mode or pool.return_indices)
+        and max(conv.in_channels, conv.out_channels) <= MOST_CHANNELS
     )
 
 

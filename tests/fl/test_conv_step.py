@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import signal
 
 import numpy as np
 import pytest
@@ -314,11 +315,21 @@ def test_images_of_another_size_raise_torchs_error(build):
         step(samples, step.targets(y, 3), 0.1)
 
 
+def test_an_instruction_that_the_processor_refuses_is_survived():
+    cpu = pytest.importorskip("cvrcore_ext.base.cpu")
+    handler = signal.getsignal(signal.SIGILL)
+    assert cpu.refuses()
+    assert cpu.level() in (1, 3, 4)
+    assert signal.getsignal(signal.SIGILL) == handler
+
+
 def test_the_kernel_names_what_does_not_fit(build):
     with pytest.raises(ValueError, match="block 1 would receive 1 x 4 pixels"):
         build.ConvStack([1, 2, 3], 3, 8)
-    with pytest.raises(ValueError, match="channels must be 2 to 17 positive numbers"):
+    with pytest.raises(ValueError, match="channels must be 2 to 17 numbers, got 1"):
         build.ConvStack([1], 3, 8)
+    with pytest.raises(ValueError, match="channels must be within 1"):
+        build.ConvStack([1, 5000], 3, 8)
     stack = build.ConvStack([1, 2], 4, 4)
     x, rows = np.zeros((3, 16), np.float32), np.arange(3)
     features = np.empty((3, 8), np.float32)
