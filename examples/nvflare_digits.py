@@ -38,6 +38,7 @@ def client():
         else:
             trained = softmax_digits.train(model, me, N_CLIENTS)
             meta = {"NUM_STEPS_CURRENT_ROUND": softmax_digits.size(me, N_CLIENTS)}
+            meta["selection_loss"] = said  # of the model received, for policies that learn from it
             params = {ARRAY: trained}
             flare.send(flare.FLModel(params=params, metrics={"train_loss": said}, meta=meta))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from ..aggregators import Aggregator, make_aggregator
 from ..features import Model
 from ..selection import Selection
 from ..validation import Float, check_finite
+from .untrusted import REAL, as_sent, by_name, check_layers, layers_of
 
 
 def as_aggregator(value: str | Aggregator | None) -> Aggregator | None:
@@ -43,20 +44,13 @@ def check_change(model: Model, sent: Model) -> None:
         If names, shapes or types differ, or if the difference overflows float32, in which
         aggregators store it: one such model would otherwise end the round for all clients.
     """
-    found, wanted = _by_name(model), _by_name(sent)
-    if set(found) != set(wanted):
-        names = ", ".join(found) or "none"
-        raise ValueError(f"its arrays must be {', '.join(wanted)}, got {names}")
+    found, wanted = by_name(model), by_name(sent)
+    check_layers(found, layers_of(sent))
     for name, before in wanted.items():
-        after = found[name]
-        if after.dtype.kind not in "biuf":
-            raise ValueError(f"its array {name!r} must hold numbers, got {after.dtype}")
-        if after.shape != before.shape:
-            raise ValueError(
-                f"its array {name!r} must have shape {before.shape}, got {after.shape}"
-            )
+        if before.dtype.kind not in REAL:
+            raise ValueError(f"its array {name!r} must hold real numbers, got {before.dtype}")
         with np.errstate(over="ignore", invalid="ignore"):  # refused on the next line
-            change: Float = np.subtract(after, before, dtype=np.float64).astype(np.float32)
+            change: Float = np.subtract(found[name], before, dtype=np.float64).astype(np.float32)
         check_finite(change, f"the change of its array {name!r}, in float32,")
 
 
@@ -84,9 +78,9 @@ def aggregate_models(
     selection : Selection
         The round's decision.
     """
-    current = _by_name(sent)
-    received = [_by_name(model) for model in models]
-    arrays = [[_as_sent(model[name], current[name]) for name in current] for model in received]
+    current, layers = by_name(sent), layers_of(sent)
+    received = [by_name(model) for model in models]
+    arrays = [[as_sent(model[name], layers[name]) for name in current] for model in received]
     found = aggregator.aggregate(list(current.values()), arrays, slots, weights, selection)
     return dict(zip(current, found, strict=True))
 
@@ -105,14 +99,3 @@ def restore_aggregator(aggregator: Aggregator | None, state: dict[str, Any] | No
         raise ValueError(f"aggregator must be {saved!r}, as in the saved state, got {own!r}")
     if aggregator is not None and state is not None:
         aggregator.load_state_dict(state)
-
-
-def _by_name(model: Model) -> dict[str, NDArray[Any]]:
-    items = model.items() if isinstance(model, Mapping) else enumerate(model)
-    return {str(name): np.asarray(array) for name, array in items}
-
-
-def _as_sent(array: NDArray[Any], sent: NDArray[Any]) -> NDArray[Any]:
-    """Return real numbers in the dtype that was sent: a client may reply in another one."""
-    both_real = array.dtype.kind == sent.dtype.kind == "f"
-    return array.astype(sent.dtype, copy=False) if both_real else array

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ..features import FeatureMap, Model
 from ..ids import IdMap
 from ..selection import Selection
 from ..selectors.base import Selector
-from ..validation import check_finite
+from .untrusted import REAL, as_number, brief, by_name, check_numbers
 
 #: Arguments of `Selector.observe` that are read from replies.
-REPORTED = ("models", "losses", "durations")
+REPORTED = ("models", "losses", "durations", "norms", "updates")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +49,17 @@ class Reply:
     loss : float, optional
         The loss that the policy's ``loss_statistic`` names.
     seconds : float, optional
-        How long the reply took.
+        How long the reply took by the server's own clock.
+    norm : float, optional
+        Norm of its whole update, where the client has computed it; otherwise it is computed
+        from `model` and the model sent.
     """
 
     model: Model | None = None
     watched: ArrayLike | None = None
     loss: float | None = None
     seconds: float | None = None
+    norm: float | None = None
 
 
 @dataclasses.dataclass
@@ -87,41 +92,97 @@ class NoEligibleClientError(ValueError):
     """No connected client can be selected."""
 
 
-def read_reply(
-    reply: Reply, features: FeatureMap | None, watches: bool, statistic: str | None
-) -> dict[str, Any]:
-    """Return one client's row of each argument of `REPORTED`; None where there is nothing.
+class NeverReportedError(RuntimeError):
+    """No client has ever sent what the policy needs: the clients' code lacks it."""
 
-    Parameters
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What the policy needs of a reply.
+
+    Attributes
     ----------
-    reply : Reply
+    needs : set of str
+        Names of `cvrcore.selectors.needs.NEEDS`.
+    statistic : str or None
+        The loss: "mean" or "rms".
     features : FeatureMap or None
         The watched coordinates.
     watches : bool
         Whether the policy watches models.
-    statistic : str or None
-        The loss that the policy needs.
+    updates : bool
+        Whether the caller lets it watch updates in place of models.
+    sent : dict of arrays, or None
+        The model that was sent, where it is needed.
+    """
+
+    needs: frozenset[str] = frozenset()
+    statistic: str | None = None
+    features: FeatureMap | None = None
+    watches: bool = False
+    updates: bool = False
+    sent: Model | None = None
+
+    @functools.cached_property
+    def before(self) -> np.ndarray:
+        """The watched coordinates of the model that was sent."""
+        if self.features is None or self.sent is None:
+            raise ValueError("sent must be given to watch updates, got None")
+        return self.features.extract(self.sent)
+
+
+def read_reply(reply: Reply, wanted: Wanted) -> dict[str, Any]:
+    """Return one client's row of each argument of `REPORTED`; None where there is nothing.
 
     Raises
     ------
     ValueError
         If something that the policy needs is missing or invalid.
     """
-    if reply.model is not None:
-        arrays = reply.model.values() if isinstance(reply.model, Mapping) else reply.model
-        for array in arrays:
-            if np.asarray(array).dtype.kind == "f":
-                check_finite(np.asarray(array), "its model")
     row: dict[str, Any] = dict.fromkeys(REPORTED)
-    if watches:
-        row["models"] = _watched(reply, features)
-    if statistic is not None:
-        if reply.loss is None or not np.isfinite(reply.loss):
-            raise ValueError(f"its {statistic} loss is wanted, got {reply.loss}")
-        row["losses"] = float(reply.loss)
-    if reply.seconds is not None and np.isfinite(reply.seconds) and reply.seconds > 0:
-        row["durations"] = float(reply.seconds)
+    model = None if reply.model is None else by_name(reply.model)
+    for name, array in (model or {}).items():
+        check_numbers(array, f"its model's array {name!r}")
+    if wanted.watches:
+        watched = _watched(reply, wanted.features)
+        if "updates" in wanted.needs:
+            row["updates"] = watched - wanted.before
+        else:
+            row["models"] = watched - wanted.before if wanted.updates else watched
+    if wanted.statistic is not None and "losses" in wanted.needs:
+        if reply.loss is None:
+            raise ValueError(f"its {wanted.statistic} loss is wanted, got None")
+        row["losses"] = as_number(reply.loss, f"its {wanted.statistic} loss")
+    if "norms" in wanted.needs:
+        row["norms"] = _norm(reply, model, wanted.sent)
+    if reply.seconds is not None:
+        row["durations"] = max(as_number(reply.seconds, "its seconds", minimum=0.0), 1e-9)
     return row
+
+
+def _norm(reply: Reply, model: Mapping[str, NDArray[Any]] | None, sent: Model | None) -> float:
+    """Return the norm of a client's whole update."""
+    if reply.norm is not None:
+        return as_number(reply.norm, "the norm of its update", minimum=0.0)
+    if model is None or sent is None:
+        raise ValueError("the norm of its update is wanted, got none")
+    squares = 0.0
+    for name, before in by_name(sent).items():
+        if name in model and before.dtype.kind in REAL:
+            change = np.subtract(model[name], before, dtype=np.float64).ravel()
+            squares += float(change @ change)
+    return as_number(squares**0.5, "the norm of its update", minimum=0.0)
+
+
+def fill_durations(rows: Mapping[Any, dict[str, Any]]) -> None:
+    """Let a reply whose duration is unknown count as the slowest of the round.
+
+    `observe` takes the durations of all clients that reported, or none.
+    """
+    known = [row["durations"] for row in rows.values() if row["durations"] is not None]
+    for row in rows.values():
+        if known and row["durations"] is None:
+            row["durations"] = max(known)
 
 
 def stack_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -149,30 +210,45 @@ def accepted_rows(
 
     def check(some: list[Any]) -> None:
         stacked = stack_rows([rows[id] for id in some])
-        selector.check_report([ids.slot(id) for id in some], **stacked, failed=())
+        utilities = _unmeasured if "utilities" in selector.needs else None
+        slots = [ids.slot(id) for id in some]
+        selector.check_report(slots, **stacked, failed=(), utilities=utilities)
 
     try:
         check(list(rows))  # all at once: the cost of one check grows with all clients
         return rows
-    except (TypeError, ValueError):
+    except Exception:  # one of them is invalid: which?
         accepted = {}
     for id in rows:
         try:
             check([id])
             accepted[id] = rows[id]
-        except (TypeError, ValueError) as error:
-            reasons[id] = str(error)
+        except Exception as error:  # no content of a reply may end the round
+            reasons[id] = brief(error)
     return accepted
 
 
+def _unmeasured(clients: Any) -> float:
+    """Stand for the server's measure of utility, which only `observe` calls."""
+    return 0.0
+
+
 def _watched(reply: Reply, features: FeatureMap | None) -> np.ndarray:
+    """Return the watched coordinates of a reply, of real numbers and of the right number."""
     if reply.watched is None:
         if reply.model is None or features is None:
             raise ValueError("its watched coordinates are wanted, got none")
-        return features.extract(reply.model)
-    watched = np.asarray(reply.watched, dtype=np.float64)
+        watched: np.ndarray = features.extract(reply.model)
+    else:
+        watched = np.asarray(reply.watched)
+    if watched.dtype.kind not in REAL:
+        raise ValueError(f"its watched coordinates must be numbers, got {watched.dtype}")
     if features is not None and watched.shape != (features.n_features,):
         raise ValueError(
             f"its watched coordinates must have shape ({features.n_features},), got {watched.shape}"
         )
+    if watched.dtype not in (np.float32, np.float64):
+        with np.errstate(over="ignore"):  # an overflow becomes Inf, which is refused
+            watched = watched.astype(np.float64)
+    check_numbers(watched, "its watched coordinates")
     return watched

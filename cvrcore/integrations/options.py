@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from ..validation import check_number
@@ -27,15 +27,15 @@ class Waiting:
         Share of the replies after which the missing clients count as stragglers.
     grace : float
         Seconds that stragglers have left from then on. Default: until the timeout.
-    connect : float
+    connect : float, optional
         Seconds for clients to connect and to introduce themselves. As a plain keyword of an
-        adapter it is called ``wait``.
+        adapter it is called ``wait``. Default: 60, and one more for each client, an hour at most.
     """
 
     timeout: float | None = None
     enough: float = 1.0
     grace: float = math.inf
-    connect: float = dataclasses.field(default=60.0, metadata={"keyword": "wait"})
+    connect: float | None = dataclasses.field(default=None, metadata={"keyword": "wait"})
 
     def __post_init__(self) -> None:
         if self.timeout is not None:
@@ -43,7 +43,17 @@ class Waiting:
         check_number(self.enough, "enough", above=0, maximum=1.0)
         if not self.grace >= 0:
             raise ValueError(f"grace must be at least 0 seconds, got {self.grace}")
-        check_number(self.connect, "connect (keyword: wait)", above=0)
+        if self.connect is not None:
+            check_number(self.connect, "connect (keyword: wait)", above=0)
+
+    def connect_seconds(self, n_clients: int) -> float:
+        """Return the seconds for that many clients to connect or to introduce themselves."""
+        return min(60.0 + n_clients, 3600.0) if self.connect is None else self.connect
+
+    def connect_text(self, n_clients: int) -> str:
+        """Return the same as text for a log: the keyword, its value, and whether it was given."""
+        given = "" if self.connect is not None else f", the default for {n_clients}"
+        return f"wait={self.connect_seconds(n_clients):g} s{given}"
 
     def at_most(self, timeout: float | None) -> Waiting:
         """Return the same options with a timeout of at most `timeout`; None changes nothing."""
@@ -58,8 +68,11 @@ class Reports:
 
     Attributes
     ----------
-    loss_key : str
-        Metric of a training reply that holds the loss, for policies that learn from losses.
+    loss_key : str, optional
+        Metric of a training reply that holds the loss, for policies that learn from losses. It
+        must be the loss of the model *received* over the training samples: many apps call the
+        loss of the last mini-batch ``train_loss``. Default: none; clients send the loss apart
+        from their metrics.
     probe : str, optional
         How a policy that probes asks for the loss of the current model. Under Flower
         ``"query"`` (default), which `flower.client.selectable` answers, or ``"evaluate"``, the
@@ -68,18 +81,33 @@ class Reports:
         Metric of the reply to a probe that holds the loss. Default: ``"eval_loss"`` under
         Flower, where it counts for ``"evaluate"`` alone, and ``"loss"`` under NVFlare.
     durations : bool
-        Whether the policy is told how long each reply took. Off by default, since selections
-        then depend on the clock; if on, Oort prefers fast clients.
+        Whether the policy is told how long each reply took, by the server's clock. Off by
+        default, since selections then depend on the clock; if on, Oort prefers fast clients. A
+        policy that needs durations is told in any case.
     same_shape : bool
-        Whether replies must have the names and shapes of the arrays that were sent; False for
-        models that grow, such as trees.
+        Whether replies must have the names, shapes and kinds of the arrays that were sent; False
+        for models that grow, such as trees.
     """
 
-    loss_key: str = "train_loss"
+    loss_key: str | None = None
     probe: str | None = None
     probe_key: str | None = None
     durations: bool = False
     same_shape: bool = True
+
+
+def log_loss_statistic(
+    statistic: str | None, loss_key: str | None, log: Callable[[str], None]
+) -> None:
+    """Log which loss clients are to report, and where it is read; nothing without a statistic."""
+    if statistic is None:
+        return
+    meaning = {"mean": "mean", "rms": "root mean square"}.get(statistic, statistic)
+    where = "sent apart from the metrics" if loss_key is None else f"metric {loss_key!r}"
+    log(
+        f"the policy learns from losses: the {meaning} over a client's training samples of the "
+        f"loss of the model that it received ({where})"
+    )
 
 
 #: Defaults of the adapters' arguments `waiting` and `reports`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,9 +23,18 @@ from ..features import FeatureMap
 from ..selectors.base import Selector
 from ..selectors.guards import Guards
 from ..state import load_state, save_state
-from ..validation import check_finite
 from .options import adapter_keywords
-from .roster import ClientInfo, Reply, Roster, Round
+from .roster import ClientInfo, Reply, Roster, Round, Utility
+from .untrusted import MAX_COUNT, Layer, as_number, brief, check_layers, layers_of
+
+logger = logging.getLogger(__name__)
+
+#: What the caller must give for each need of a policy.
+HINTS = {
+    "probe": "losses= must return the loss of each sample of a user's data set",
+    "losses": "losses= must return the loss of each sample of a user's data set",
+    "label_counts": "label_counts= must give the number of samples of each class, by user id",
+}
 
 
 class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, unused-ignore]
@@ -38,7 +48,10 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
         backend = SimulatedBackend(users, val_data, postprocessors=[users])
 
     It works in one process: pfl's distributed workers draw users ahead of time, each for
-    itself. An update that is not finite is reported as failed, and has no weight in the average.
+    itself. An update that is not finite, or of other names, shapes or kinds than the model, is
+    reported as failed, and has no weight in the average; so is a user whose data or losses cannot
+    be computed. If a policy of random size picks nobody, one user trains in vain: pfl expects an
+    update, and gets zeros.
 
     Parameters
     ----------
@@ -66,6 +79,9 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
         What the policy watches of a model. Default: the last layer.
     guards : Guards, optional
         Limits on hostile and broken users.
+    utility : callable, optional
+        Given a model as a dict of arrays, returns its worth on validation samples, the larger the
+        better; for policies that need utilities.
     **options
         Further arguments of the policy, among them ``n_features``: watch only that many
         coordinates of the last layer, drawn with `seed`.
@@ -85,6 +101,7 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
         available: Callable[[int], Iterable[Any]] | None = None,
         features: FeatureMap | None = None,
         guards: Guards | None = None,
+        utility: Utility | None = None,
         **options: Any,
     ) -> None:
         # Not FederatedDatasetBase.__init__: it draws from the global random state.
@@ -99,22 +116,27 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
             n_features=options.pop("n_features", None),
             options=options,
             guards=guards,
+            utility=utility,
+            hints=HINTS,
             keywords=adapter_keywords(SelectedUsers),
         )
-        if self.roster.loss_statistic is not None and losses is None:
+        if self.roster.needs & {"losses", "probe"} and losses is None:
             raise ValueError("losses must be given to a policy that wants losses, got None")
+        if self.roster.wants_label_counts and not (label_counts or "label_counts" in options):
+            raise ValueError("label_counts must be given to a policy that wants them, got None")
         if self.roster.watches:
             self.roster.watch(self._parameters())
         counts = label_counts or {}
-        clients = {id: ClientInfo(float(size), counts.get(id)) for id, size in sizes.items()}
+        clients = {id: ClientInfo(size, counts.get(id)) for id, size in sizes.items()}
         refused = self.roster.register(clients)
-        if refused:
-            id, why = next(iter(refused.items()))
+        if self.roster.selector is None:
+            id, why = next(iter(refused.items()), (None, "sizes is empty"))
             raise ValueError(f"sizes must describe users that can be selected, got {id!r}: {why}")
         self._central: dict[str, Any] = {}  # the central model of the present cohort
+        self._layers: dict[str, Layer] = {}  # and the shapes and dtypes of its arrays
         self._replies: dict[Any, Reply] = {}
         self._failed: dict[Any, str] = {}
-        self._reported: dict[Any, float] = {}  # losses of the cohort
+        self._reported: dict[Any, float | None] = {}  # losses of the cohort
         self._n_left = 0  # users of the cohort without an update yet
 
     @property
@@ -135,36 +157,61 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
         if has_framework_module() and get_default_framework_module().distributed.world_size > 1:
             raise RuntimeError("SelectedUsers must run in one process, got several workers")
         self._central = self._parameters()
+        self._layers = layers_of(self._central)
         present: Iterable[Any] = self.roster.ids.ids(np.arange(len(self.roster.ids)))
         if self._available is not None:
-            present = self._available(selector.round)
-        selected = self.roster.select(present, self._ask)
+            present = list(self._available(selector.round))
+        selected = self.roster.select(present, self._ask, self._central)
         self._replies, self._failed, self._reported = {}, {}, {}
         statistic = self.roster.loss_statistic
         if statistic is not None:
             self._reported = {id: self._loss(id, statistic) for id in selected}
-        self._n_left = len(selected)
-        for id in selected:
-            yield self._make_dataset(id), int(self._seeds.integers(2**32))
-        self.roster.report(self._replies, self._failed)
+        yield from self._users(selected or self._idle(present), idle=not selected)
+        self.roster.report(self._replies, self._failed, self._central)
+
+    def _idle(self, present: Iterable[Any]) -> list[Any]:
+        """Return a user to train in vain: pfl cannot end a round without any update."""
+        return [id for id in present if id in self.roster.ids][:1]
+
+    def _users(self, ids: list[Any], idle: bool) -> Iterator[tuple[Any, int]]:
+        """Give data and seed of each user; a user without data counts as failed."""
+        self._n_left = len(ids)
+        error: Exception | None = None
+        n_given = 0
+        for id in ids:
+            seed = int(self._seeds.integers(2**32))
+            if idle:
+                self._failed[id] = "nobody was selected"
+            try:
+                data = self._make_dataset(id)
+            except Exception as failure:  # the data of one user may not end the run
+                self._n_left -= 1
+                self._failed[id], error = f"its data cannot be read: {brief(failure)}", failure
+                continue
+            n_given += 1
+            yield data, seed
+        if error is not None and not n_given:
+            raise error
 
     def __next__(self) -> tuple[Any, int]:
         """Refuse: users are selected by the cohort."""
         raise TypeError("SelectedUsers gives whole cohorts: call get_cohort")
 
     def postprocess_one_user(self, *, stats: Any, user_context: Any) -> tuple[Any, Metrics]:
-        """Keep the user's update for the policy; one that is not finite becomes zeros."""
+        """Keep the user's update for the policy; an invalid one becomes zeros."""
         self._n_left -= 1
         id = user_context.user_id
-        steps = {name: _numpy(stats[name]) for name in stats}
         try:
-            for step in steps.values():
-                check_finite(step, "its update")
-        except ValueError as error:
-            self._failed[id] = str(error)
-            return self._zeroed(stats), Metrics()
-        # A sum, hence a copy: pfl reuses the memory for the next user's update.
-        model = {name: self._central[name] + step for name, step in steps.items()}
+            if id in self._failed:
+                raise ValueError(self._failed[id])
+            as_number(getattr(stats, "weight", 1.0), "its weight", minimum=0.0, maximum=MAX_COUNT)
+            steps = {str(name): _numpy(stats[name]) for name in stats}
+            check_layers(steps, self._layers)
+            # A sum, hence a copy: pfl reuses the memory for the next user's update.
+            model = {name: self._central[name] + step for name, step in steps.items()}
+        except Exception as error:  # no content of an update may end the run
+            self._failed[id] = brief(error)
+            return self._zeroed(), Metrics()
         self._replies[id] = Reply(model=model, loss=self._reported.get(id))
         return stats, Metrics()
 
@@ -192,17 +239,23 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
         return {name: _numpy(found[name]).copy() for name in found}
 
     def _ask(self, ids: list[Any]) -> dict[Any, float]:
-        return {id: self._loss(id, "mean") for id in ids}
+        losses = {id: self._loss(id, "mean") for id in ids}
+        return {id: loss for id, loss in losses.items() if loss is not None}
 
-    def _loss(self, id: Any, statistic: str) -> float:
-        if self._losses is None:
-            raise ValueError("losses must be given to a policy that wants losses, got None")
-        values = np.asarray(self._losses(self._model, self._make_dataset(id)), dtype=np.float64)
-        return float(values.mean() if statistic == "mean" else np.sqrt(np.square(values).mean()))
+    def _loss(self, id: Any, statistic: str) -> float | None:
+        """Return the loss of the central model over a user's samples; None if it has none."""
+        assert self._losses is not None
+        try:
+            values = np.asarray(self._losses(self._model, self._make_dataset(id)), np.float64)
+            mean = values.mean() if statistic == "mean" else np.sqrt(np.square(values).mean())
+            return as_number(float(mean), f"its {statistic} loss")
+        except Exception as error:  # the data of one user may not end the run
+            logger.warning("user %r has no loss: %s", id, brief(error))
+            return None
 
-    def _zeroed(self, stats: Any) -> Any:
+    def _zeroed(self) -> Any:
         """Return an update of zeros of weight 0; of weight 1 if the cohort has no other."""
-        zeroed = stats.apply_elementwise(_zeros)
+        zeroed = self._model.get_parameters().apply_elementwise(_zeros)
         # The average over weights of 0 would be NaN: the last update then has weight 1.
         zeroed.weight = 0.0 if self._replies or self._n_left else 1.0
         return zeroed

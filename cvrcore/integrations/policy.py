@@ -73,12 +73,19 @@ class Policy:
             raise ValueError(f"n_select must be given with a policy's name, {selector!r}")
         self._guards = self._take_guards(guards)
 
+    @property
+    def n_select(self) -> int | None:
+        """Clients per round as the caller wants it; None for a ready selector."""
+        return self._n_select
+
     def wants(self, parameter: str) -> bool:
         """Return whether the policy has a constructor parameter of that name."""
         return parameter in (self._known or inspect.signature(self.kind).parameters)
 
     def build(self, weights: list[float], **defaults: Any) -> Selector:
         """Return the selector for clients with these numbers of samples.
+
+        With fewer clients than ``n_select`` it selects all of them in every round.
 
         Parameters
         ----------
@@ -92,7 +99,7 @@ class Policy:
         selector = make_selector(
             self._name,
             n_clients=len(weights),
-            n_select=self._n_select,
+            n_select=min(self._n_select, len(weights)),
             weights=weights,
             seed=self._seed,
             **options,

@@ -7,6 +7,7 @@ it as saved state.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
@@ -18,28 +19,45 @@ from ..features import FeatureMap, Model
 from ..ids import IdMap
 from ..selectors.base import Selector
 from ..selectors.guards import Guards
+from ..selectors.needs import NEEDS
 from .aggregation import aggregate_models, as_aggregator, check_change, restore_aggregator
 from .clients import (
     ClientInfo,
+    NeverReportedError,
     NoEligibleClientError,
     Reply,
     Round,
+    Wanted,
     accepted_rows,
+    fill_durations,
     read_reply,
     stack_rows,
 )
 from .policy import Policy
 from .population import Population
+from .untrusted import as_number, brief, by_name
 
-__all__ = ["ClientInfo", "NoEligibleClientError", "Reply", "Roster", "Round"]
+__all__ = [
+    "ClientInfo",
+    "NeverReportedError",
+    "NoEligibleClientError",
+    "Reply",
+    "Roster",
+    "Round",
+]
 
 logger = logging.getLogger(__name__)
+
+#: Ids in the log line of a round.
+MAX_LISTED = 20
 
 # Earlier names, still accepted.
 Answer, Newcomer, NobodyEligibleError = Reply, ClientInfo, NoEligibleClientError
 
 #: A function of ids that returns their current losses; one that is left out gave no reply.
 Ask = Callable[[list[Any]], Mapping[Any, float]]
+#: A function of a model, by name of array, that returns its worth on the server's own samples.
+Utility = Callable[[dict[str, Any]], float]
 
 
 class Roster(Population):
@@ -65,6 +83,13 @@ class Roster(Population):
         Computes the next model; its state is saved with the selector's.
     guards : Guards, optional
         Limits on hostile and broken clients; with a name only.
+    utility : callable, optional
+        Given a model by name of array, returns its worth on samples of the server, the larger
+        the better. Required by policies that need utilities.
+    hints : mapping, optional
+        What a client must send, in words of the framework, by name of the policy's need.
+    log : callable, optional
+        Gets one line of text about each round. Default: `logging` at level INFO.
     keywords : iterable of str
         Keywords of the adapter itself, to suggest for a mistyped option.
 
@@ -101,6 +126,9 @@ class Roster(Population):
         options: Mapping[str, Any] | None = None,
         aggregator: str | Aggregator | None = None,
         guards: Guards | None = None,
+        utility: Utility | None = None,
+        hints: Mapping[str, str] | None = None,
+        log: Callable[[str], None] | None = None,
         keywords: Iterable[str] = (),
     ) -> None:
         feature_seed = seed if isinstance(seed, int) else 0
@@ -109,15 +137,28 @@ class Roster(Population):
         self.aggregator = as_aggregator(aggregator)
         self.rounds: list[Round] = []
         self._open: Round | None = None
+        self._utility = utility
+        self.hints = dict(hints or {})
+        self._log = log or (lambda text: logger.info("%s", text))
+        self._told: set[str] = set()  # needs that some client has met
+        if "utilities" in self.needs and utility is None:
+            raise ValueError(
+                f"utility must be given to policy {policy.kind.name!r}: a function of a model, by "
+                "name of array, that returns its worth on samples of the server; got None"
+            )
 
     @property
     def needs_sent(self) -> bool:
         """Whether `report` needs the model that was sent."""
-        return self.aggregator is not None or (self._updates and self.watches)
+        watched = self.watches and (self._updates or bool(self.needs & {"updates", "sent"}))
+        whole = bool(self.needs & {"norms", "utilities"})
+        return self.aggregator is not None or watched or whole
 
     # -- one round --------------------------------------------------------------
 
-    def select(self, present: Iterable[Hashable], ask: Ask | None = None) -> list[Any]:
+    def select(
+        self, present: Iterable[Hashable], ask: Ask | None = None, sent: Model | None = None
+    ) -> list[Any]:
         """Select clients among the connected ones.
 
         Parameters
@@ -126,27 +167,44 @@ class Roster(Population):
             Connected clients in any order; those never registered are left out.
         ask : callable, optional
             Given ids, returns their current losses by id. Needed by policies that probe.
+        sent : list or dict of arrays, optional
+            The model that is about to be sent, for policies that need it.
+
+        Returns
+        -------
+        list of ids
+            Empty if a policy of random size picked nobody: then `report` follows at once.
 
         Raises
         ------
         NoEligibleClientError
             If no connected client can be selected.
+        NeverReportedError
+            If several clients were asked for their loss, and none has ever given one.
         """
         # Sorted by slot: frameworks list clients in an order that differs from run to run.
         known = sorted({self.ids.slot(id) for id in present if id in self.ids})
         selector = self.selector
         if selector is None or not known or not selector.weights[known].any():
             raise NoEligibleClientError(f"no eligible client of {len(self.ids)} is connected")
+        context: dict[str, Any] = {}
+        if "sent" in selector.needs:
+            if sent is None or self.features is None:
+                raise ValueError(f"sent must be given to policy {selector.name!r}, got None")
+            context["sent"] = self.features.extract(sent)
         available = np.array(known, dtype=np.int64)
         candidates = selector.probe(available)
         losses = None
-        if candidates is not None:
+        if candidates is not None and len(candidates):
             if ask is None:
                 raise ValueError(f"policy {selector.name!r} probes: ask must be given, got None")
-            losses = _probed_losses(self.ids.ids(candidates), ask)
-        selection = selector.select(available, losses)
+            losses = self._probed_losses(self.ids.ids(candidates), ask)
+        elif candidates is not None:
+            losses = np.empty(0)
+        selection = selector.select(available, losses, **context)
         selected = self.ids.ids(selection.clients)
         self._open = Round(self.ids.ids(available), selected, selection)
+        self._log(self._line(self._open))
         return selected
 
     def report(
@@ -160,12 +218,17 @@ class Roster(Population):
         A reply of another shape, with NaN, without what the policy needs, or with a model that
         the aggregator cannot combine with the one `sent` counts as failed, like a selected
         client in neither mapping. Replies of clients that were not selected are logged and
-        ignored. `sent` is needed with an aggregator, and to watch updates.
+        ignored. `sent` is needed where `needs_sent` says so.
 
         Returns
         -------
         list of ids
             Clients whose replies were used, in the order of their slots.
+
+        Raises
+        ------
+        NeverReportedError
+            If several clients replied, and none has ever sent a loss that the policy needs.
         """
         record, selector = self._open, self.selector
         if record is None or selector is None:
@@ -176,12 +239,18 @@ class Roster(Population):
         for id in [*replies, *(failed or {})]:
             if id not in selected:
                 logger.warning("client %r replied and was not selected: ignored", id)
-        reasons = {id: why for id, why in (failed or {}).items() if id in selected}
+        answered = [replies[id] for id in record.selected if id in replies]
+        if self.loss_statistic is not None:
+            self._check_told("losses", [reply.loss is not None for reply in answered])
+        reasons = {id: brief(why) for id, why in (failed or {}).items() if id in selected}
         rows = self._read_rows(replies, sent, reasons)
         rows = accepted_rows(selector, self.ids, rows, reasons)
         slots = [self.ids.slot(id) for id in rows]
         lost = sorted(self.ids.slot(id) for id in reasons)
-        selector.observe(slots, **stack_rows(list(rows.values())), failed=lost)
+        told = stack_rows(list(rows.values()))
+        if "utilities" in selector.needs and rows:
+            told["utilities"] = self._worth({self.ids.slot(id): replies[id] for id in rows}, sent)
+        selector.observe(slots, **told, failed=lost)
         for id, why in reasons.items():
             logger.warning("client %r failed in round %d: %s", id, selector.round, why)
         record.reported, record.failed = list(rows), reasons
@@ -235,42 +304,99 @@ class Roster(Population):
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"state is incomplete or malformed: {error!r}") from error
         self.selector = selector if selector is not None else self.selector
-        self.ids, self.features, self._open = ids, watched, None
+        self.ids, self.features, self._open, self._few = ids, watched, None, None
+        if selector is not None and selector.round:
+            self._told = {"probe", "losses"}  # the clients' code has proved that it sends them
 
     # -- parts ------------------------------------------------------------------
+
+    def _line(self, record: Round) -> str:
+        """Return one line about a round: who was picked, of how many, by which policy."""
+        selector, selection = self.selector, record.selection
+        assert selector is not None
+        phase = ""
+        if selection.warmup:
+            phase = f", warm-up round {selection.round + 1} of {getattr(selector, 'warmup', '?')}"
+        names = [str(id) for id in record.selected[:MAX_LISTED]]
+        if len(record.selected) > MAX_LISTED:
+            names.append(f"and {len(record.selected) - MAX_LISTED} more")
+        return (
+            f"selection {selection.round + 1} by {selector.name}{phase}: {len(record.selected)} of "
+            f"{len(record.available)} clients: {', '.join(names) or 'nobody'}"
+        )
 
     def _read_rows(
         self, replies: Mapping[Any, Reply], sent: Model | None, reasons: dict[Any, str]
     ) -> dict[Any, dict[str, Any]]:
         """Return the row of each valid reply, by slot; the others get an entry in `reasons`."""
         assert self._open is not None
-        before = None
-        if sent is not None and self.features is not None and self._updates:
-            before = self.features.extract(sent)
+        wanted = Wanted(
+            self.needs, self.loss_statistic, self.features, self.watches, self._updates, sent
+        )
         rows: dict[Any, dict[str, Any]] = {}
         for id in sorted(set(self._open.selected) - set(reasons), key=self.ids.slot):
             try:
                 if id not in replies:
                     raise ValueError("no answer in time")
-                row = read_reply(replies[id], self.features, self.watches, self.loss_statistic)
-                if before is not None:
-                    row["models"] = row["models"] - before
+                row = read_reply(replies[id], wanted)
                 if self.aggregator is not None and sent is not None:
                     check_change(replies[id].model or {}, sent)
                 rows[id] = row
-            except (TypeError, ValueError) as error:
-                reasons[id] = str(error)
-        if any(row["durations"] is None for row in rows.values()):
-            # `observe` takes the durations of all clients that reported, or none.
-            rows = {id: {**row, "durations": None} for id, row in rows.items()}
+            except Exception as error:  # no content of a reply may end the round
+                reasons[id] = brief(error)
+        fill_durations(rows)
         return rows
 
+    def _probed_losses(self, ids: list[Any], ask: Ask) -> np.ndarray:
+        """Return the losses of `ids`; NaN for a client that gave none."""
+        replies = ask(ids)
+        losses = np.full(len(ids), np.nan)
+        for i, id in enumerate(ids):
+            if id in replies:
+                with contextlib.suppress(ValueError):
+                    losses[i] = as_number(replies[id], "its loss")
+        silent = [id for id, loss in zip(ids, losses, strict=True) if np.isnan(loss)]
+        self._check_told("probe", [id not in silent for id in ids])
+        if silent:
+            logger.warning("%d of %d clients gave no loss: %r", len(silent), len(ids), silent[:5])
+        return losses
 
-def _probed_losses(ids: list[Any], ask: Ask) -> np.ndarray:
-    """Return the losses of `ids`; NaN for a client that gave none."""
-    replies = ask(ids)
-    losses = np.array([replies.get(id, np.nan) for id in ids], dtype=np.float64)
-    silent = [id for id, loss in zip(ids, losses, strict=True) if not np.isfinite(loss)]
-    if silent:
-        logger.warning("%d of %d clients gave no loss: %r", len(silent), len(ids), silent[:5])
-    return np.where(np.isfinite(losses), losses, np.nan)
+    def _check_told(self, need: str, told: list[bool]) -> None:
+        """Raise if no client has ever met a need of the policy, and several could have.
+
+        One client alone never ends the run: it may be the only one that does not.
+        """
+        if any(told):
+            self._told.add(need)
+        elif len(told) > 1 and need not in self._told:
+            hint = self.hints.get(need, NEEDS[need])
+            statistic = f" (the {self.loss_statistic})" if need == "losses" else ""
+            raise NeverReportedError(
+                f"policy {self._policy.kind.name!r} needs losses{statistic}, and none of "
+                f"{len(told)} clients sent one: {hint}"
+            )
+
+    def _worth(
+        self, replies: Mapping[int, Reply], sent: Model | None
+    ) -> Callable[[Iterable[int]], float]:
+        """Return the function from reported clients, by slot, to the worth of their average."""
+        assert self.selector is not None
+        assert self._utility is not None
+        weights, utility, before = self.selector.weights, self._utility, by_name(sent or {})
+        models = {slot: by_name(reply.model or {}) for slot, reply in replies.items()}
+
+        def worth(clients: Iterable[int]) -> float:
+            slots = [int(slot) for slot in clients]
+            total = sum(float(weights[slot]) for slot in slots)
+            if not total:
+                return float(utility(before))
+            mean = {
+                name: sum(
+                    np.asarray(models[slot][name], dtype=np.float64) * (weights[slot] / total)
+                    for slot in slots
+                )
+                for name in before
+            }
+            return float(utility({n: np.asarray(a, before[n].dtype) for n, a in mean.items()}))
+
+        return worth

@@ -43,7 +43,7 @@ class Proxy(ClientProxy):
         if self.odd:
             arrays[-1] = np.full(2, np.nan)
         status = Status(Code.FIT_NOT_IMPLEMENTED, "broken") if self.broken else OK
-        metrics = {"train_loss": loss_of(model, self.k)}
+        metrics = {"cvrcore_loss": loss_of(model, self.k)}
         return FitRes(status, ndarrays_to_parameters(arrays), SIZES[self.k], metrics)
 
     def evaluate(self, ins, timeout, group_id):
@@ -130,5 +130,5 @@ def test_clients_that_connect_late_are_waited_for_in_bounded_time(caplog):
     began = time.monotonic()
     assert strategy.configure_fit(1, ndarrays_to_parameters([]), SimpleClientManager()) == []
     assert time.monotonic() - began < 10
-    assert "0 clients connected in 0.2 s, 1 wanted" in caplog.text
+    assert "0 clients connected within wait=0.2 s, 1 wanted" in caplog.text
     assert "round 1 is skipped" in caplog.text

@@ -17,7 +17,7 @@ from flower_fakes import (
     record,
     run,
 )
-from flwr.app import Array, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from cvrcore.integrations.flower import Reveal, Waiting
@@ -49,7 +49,7 @@ def test_odd_metrics_fail_their_client_only():
     strategy = make_strategy("uniform", n_select=N_CLIENTS)
     result = run(strategy, FakeGrid(make_app(change=change)), rounds=1)
     assert list(strategy.rounds[0].failed) == [3]
-    assert "other names" in strategy.rounds[0].failed[3]
+    assert "other names or forms" in strategy.rounds[0].failed[3]
     assert result.arrays is not None
 
 
@@ -125,6 +125,24 @@ def _metric(value):
     return change
 
 
+def _listed(k, message, reply):
+    if k == 3:
+        reply.content["metrics"]["train_loss"] = [1.0, 2.0]
+    return reply
+
+
+def _second_arrays(k, message, reply):
+    if k == 3:
+        reply.content["more"] = record({"x": np.zeros(2)})
+    return reply
+
+
+def _second_metrics(k, message, reply):
+    if k == 3:
+        reply.content["more"] = MetricRecord({"x": 1.0})
+    return reply
+
+
 def _without_arrays(k, message, reply):
     if k == 3:
         del reply.content["arrays"]
@@ -142,10 +160,20 @@ def _garbage(k, message, reply):
     [
         (_with("out.bias", np.full(2, np.nan)), "must be finite"),
         (_with("hidden", np.full((4, 3), np.inf)), "must be finite"),
-        (_with("out.bias", np.zeros(5)), "must have shapes"),
-        (_with("more", np.zeros(5)), "must have shapes"),
-        (_metric(float("nan")), "must be a positive number"),
-        (_metric(-1), "must be a positive number"),
+        (_with("out.bias", np.zeros(5)), "must have shape (2,), got (5,)"),
+        (_with("more", np.zeros(5)), "its arrays must be hidden, out.weight, out.bias; got"),
+        (_metric(float("nan")), "'num-examples' must be finite, got nan"),
+        (_metric(-1), "'num-examples' must be from 0"),
+        (_metric(0), "'num-examples' must be a positive number, got 0"),
+        (_metric(2**62), "'num-examples' must be from 0 to 9.0072e+15"),
+        (_with("hidden", np.zeros((4, 3), complex)), "'hidden' must be float64, got complex128"),
+        (_with("hidden", np.full((4, 3), "x")), "'hidden' must be float64, got <U1"),
+        (_with("hidden", np.zeros((4, 3), "V8")), "'hidden' must be float64, got |V8"),
+        (_with("hidden", np.zeros((4, 3), "M8[s]")), "'hidden' must be float64, got datetime64"),
+        (_with("hidden", np.zeros((4, 300000))), "must have at most"),
+        (_listed, "other names or forms than those of most"),
+        (_second_arrays, "other names or forms than those of most"),
+        (_second_metrics, "other names or forms than those of most"),
         (_without_arrays, "holds no arrays"),
         (_garbage, ""),
     ],

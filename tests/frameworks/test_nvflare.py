@@ -118,8 +118,9 @@ def honest(name, task, data):
             meta={"n_samples": sum(counts), "label_counts": counts},
         )
     else:
-        metrics = {"train_loss": 1.0 + NAMES.index(name)}
-        yield FLModel(params=trained(name, data.params, data.current_round), metrics=metrics)
+        loss = 1.0 + NAMES.index(name)
+        params = trained(name, data.params, data.current_round)
+        yield FLModel(params=params, metrics={"train_loss": loss}, meta={"selection_loss": loss})
 
 
 def picks(controller):
@@ -209,7 +210,7 @@ def test_invalid_answers_are_reported_as_failed():
         assert one.reported == ["site-5", "site-7"]
         assert one.failed["site-1"] == "its return code is EXECUTION_EXCEPTION"
         assert "finite" in one.failed["site-2"]
-        assert "must have shapes" in one.failed["site-3"]
+        assert "must have shape (3, 4), got (4, 3)" in one.failed["site-3"]
         assert "no parameters" in one.failed["site-4"]
         assert one.failed["site-6"] == "no answer in time"
     assert any("answered twice" in text for text in controller.logged)
@@ -270,7 +271,7 @@ def test_an_introduction_gives_weights_and_a_client_without_one_is_left_out():
     # It holds up rounds 0, 1, 3 and 7, for no longer than `wait`, and no others.
     asked = [sent for sent in controller.sent if sent["task"] == "validate"]
     assert [sent["targets"] for sent in asked] == [NAMES, *[["site-2"]] * 3]
-    assert {sent["timeout"] for sent in asked} == {60}
+    assert [sent["timeout"] for sent in asked] == [67, 61, 61, 61]
     known = run("uniform", clients={name: 10.0 for name in NAMES[:3]}, num_rounds=1)
     assert known.roster.selector.weights.tolist() == [10, 10, 10, 1, 1, 1, 1]
 
@@ -304,7 +305,7 @@ def test_other_shapes_are_left_to_an_aggregator_of_theirs():
     )  # fmt: skip
     assert [merged.params["tree"].size for merged in controller.merged] == [1, 2, 3]
     refused = run("uniform", answer=growing, num_rounds=1)
-    assert all("must have shapes" in why for why in refused.rounds[0].failed.values())
+    assert all("must be weight, bias; got tree" in w for w in refused.rounds[0].failed.values())
 
 
 def test_earlier_import_path_gives_the_same_class():
@@ -316,7 +317,15 @@ def test_earlier_import_path_gives_the_same_class():
 def test_the_wanted_loss_is_said_and_a_missing_one_is_a_failure():
     controller = run("oort", num_rounds=1)
     assert controller.sent[-1]["meta"]["loss_statistic"] == "rms"
-    controller = run("oort", num_rounds=1, loss_key="other")
+
+    def shy(name, task, data):
+        for result in honest(name, task, data):
+            if name != "site-1":
+                result.meta.clear()
+            yield result
+
+    controller = run("oort", n_select=7, num_rounds=1, answer=shy)
+    assert controller.rounds[0].reported == ["site-1"]
     assert all("rms loss is wanted" in why for why in controller.rounds[0].failed.values())
 
 
@@ -464,5 +473,5 @@ def test_no_initial_model_is_an_error_before_any_client_is_asked():
 
 def test_waiting_for_clients_is_bounded(caplog):
     controller = run("uniform", num_rounds=1, n_clients=9, wait=0.2)
-    assert "7 clients connected in 0.2 s, 9 wanted." in controller.logged
+    assert "7 clients connected within wait=0.2 s, 9 wanted." in controller.logged
     assert logging.getLogger("cvrcore").level == logging.NOTSET

@@ -160,7 +160,7 @@ def test_mistakes_are_named():
         next(users_by_hand("power-of-choice").get_cohort(P))
     with pytest.raises(ValueError, match=f"cohort_size must be n_select, {P}, got 3"):
         next(users_by_hand().get_cohort(3))
-    with pytest.raises(ValueError, match="got 0: policy 'fedcbs' wants its label counts"):
+    with pytest.raises(ValueError, match="label_counts must be given to a policy that wants them"):
         users_by_hand("fedcbs")
     with pytest.raises(TypeError, match="SelectedUsers gives whole cohorts"):
         next(iter(users_by_hand()))

@@ -6,7 +6,6 @@ Import this in the file of the ``ClientApp``; it loads neither the server's modu
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -108,18 +107,18 @@ class Reveal:
     def __call__(
         self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
     ) -> Message:
-        """Train, then add the watched coordinates and the seconds taken to the reply."""
-        began = time.monotonic()
+        """Train, then add the watched coordinates to the reply, and the norm if it is asked for."""
         reply = call_next(message, context)
         asked = message.content.config_records.get(RECORD, {})
         if "features" not in asked or reply.has_error():
             return reply
         features = self._agreed(str(asked["features"]), context)
         arrays = next(iter(reply.content.array_records.values()))
-        watched = features.extract({name: array.numpy() for name, array in arrays.items()})
+        model = {name: array.numpy() for name, array in arrays.items()}
         record = _record(reply)
-        record["features"] = watched.astype(np.float64).tolist()
-        record["seconds"] = time.monotonic() - began
+        record["features"] = features.extract(model).astype(np.float64).tolist()
+        if asked.get("norm"):
+            record["norm"] = _update_norm(model, message)
         return reply
 
     def _agreed(self, text: str, context: Context) -> FeatureMap:
@@ -147,6 +146,16 @@ def write_features(features: FeatureMap) -> str:
 def read_features(text: str) -> FeatureMap:
     """Read what `write_features` wrote."""
     return FeatureMap.from_state_dict(json.loads(text))
+
+
+def _update_norm(model: dict[str, Any], message: Message) -> float:
+    """Return the norm of the difference of a model from the one in the message."""
+    received = next(iter(message.content.array_records.values()))
+    changes = [
+        np.subtract(model[name], array.numpy(), dtype=np.float64).ravel()
+        for name, array in received.items()
+    ]
+    return float(np.sqrt(sum(float(change @ change) for change in changes)))
 
 
 def _record(reply: Message) -> MetricRecord:

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ..options import Waiting
+from ..untrusted import brief
 
 #: Seconds that an exchange waits at most, where `Waiting` does not say.
 TIMEOUT = 3600.0
@@ -55,9 +57,13 @@ def exchange(
 
 
 def error_text(reply: Any) -> str:
-    """Return the reason of an error reply in one line: runtimes put whole tracebacks there."""
-    text = " ".join(str(reply.error.reason).split())
-    return text if len(text) <= 300 else f"{text[:100]} ... {text[-200:]}"
+    """Return the reason of an error reply in one line."""
+    return brief(reply.error.reason)
+
+
+def write_log(text: str) -> None:
+    """Write a line into Flower's own log."""
+    logging.getLogger("flwr.cvrcore").info("%s", text)
 
 
 class TimedGrid:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from typing import Any
 
 import numpy as np
@@ -29,20 +30,50 @@ from ...aggregators import Aggregator
 from ...features import FeatureMap
 from ...selectors.base import Selector
 from ...selectors.guards import Guards
-from ...validation import check_count, check_number
+from ...validation import check_count
 from ..aggregation import check_no_noise
-from ..options import adapter_keywords
-from ..roster import ClientInfo, NoEligibleClientError, Reply, Roster, Round
+from ..backoff import Backoff
+from ..options import Waiting, adapter_keywords, log_loss_statistic
+from ..roster import ClientInfo, NoEligibleClientError, Reply, Roster, Round, Utility
+from ..untrusted import (
+    MAX_COUNT,
+    UsualForm,
+    as_number,
+    as_sent,
+    brief,
+    by_name,
+    check_id,
+    check_layers,
+    layers_of,
+    metric_form,
+)
+from .grid import write_log
 
 logger = logging.getLogger(__name__)
+
+#: Metric of a fit result that holds the loss that the policy needs.
+LOSS_METRIC = "cvrcore_loss"
+#: Clients that are asked at the same time.
+MAX_THREADS = 16
+#: What a client must do for each need of a policy.
+HINTS = {
+    "probe": "clients must implement evaluate: it returns the loss of the model received",
+    "losses": (
+        f"fit must return the metric {LOSS_METRIC!r}, the loss of the model received over the "
+        "training samples; or name another metric that holds this loss, loss_key=..."
+    ),
+    "label_counts": "properties of the legacy API hold no lists: use SelectingStrategy",
+}
 
 
 class LegacySelectingStrategy(Strategy):
     """Any legacy strategy, with clients selected by cvrcore.
 
     A client's ``get_properties`` must return its ``"partition-id"`` (or another permanent
-    ``"id"``) and its ``"num-examples"``; ``fit`` the metric `loss_key`, for policies that
-    learn from losses.
+    ``"id"``) and its ``"num-examples"``; ``fit`` the metric ``"cvrcore_loss"`` (or `loss_key`),
+    for policies that learn from losses: the loss of the model received over the training
+    samples. Properties may not hold lists: policies that need label counts want
+    `SelectingStrategy`.
 
     Parameters
     ----------
@@ -53,10 +84,15 @@ class LegacySelectingStrategy(Strategy):
         Clients to wait for before the first round. Default: one.
     loss_key : str
         Metric of a fit result that holds the loss.
-    timeout : float
-        Seconds to wait for a client's properties, and for its loss when it is probed.
-    wait : float
-        Seconds to wait for clients to connect.
+    timeout : float, optional
+        Seconds to wait for a client's properties, and for its loss when it is probed. Default:
+        60, and one more for each client that is asked.
+    wait : float, optional
+        Seconds to wait for clients to connect. Default: 60, and one more for each client.
+    utility : callable, optional
+        See `SelectingStrategy`; arrays are named by their position.
+    same_shape : bool
+        Whether results must have the shapes and kinds of the arrays that were sent.
     """
 
     def __init__(
@@ -70,9 +106,11 @@ class LegacySelectingStrategy(Strategy):
         features: FeatureMap | str | None = None,
         aggregator: str | Aggregator | None = None,
         guards: Guards | None = None,
-        loss_key: str = "train_loss",
-        timeout: float = 60.0,
-        wait: float = 60.0,
+        loss_key: str = LOSS_METRIC,
+        timeout: float | None = None,
+        wait: float | None = None,
+        utility: Utility | None = None,
+        same_shape: bool = True,
         **options: Any,
     ) -> None:
         if not isinstance(strategy, Strategy):
@@ -87,16 +125,23 @@ class LegacySelectingStrategy(Strategy):
             options=options,
             aggregator=aggregator,
             guards=guards,
+            utility=utility,
+            hints=HINTS,
+            log=write_log,
             keywords=adapter_keywords(LegacySelectingStrategy),
         )
         if self.roster.aggregator is not None:
             check_no_noise(strategy)
         self._n_clients = check_count(1 if n_clients is None else n_clients, "n_clients")
-        self._loss_key, self._timeout = loss_key, check_number(timeout, "timeout", above=0)
-        self._wait = check_number(wait, "wait", above=0)
+        self._loss_key, self._same_shape = loss_key, same_shape
+        self._asking, self._waiting = Waiting(connect=timeout), Waiting(connect=wait)
         self._client_of: dict[str, Any] = {}  # by Flower's cid
+        self._retries = Backoff()
         self._asked: dict[str, Any] = {}  # clients that train in this round, by cid
         self._sent: list[Any] = []  # the model of this round
+        self._forms, self._evaluation_forms = UsualForm(), UsualForm()
+        self._evaluating: frozenset[str] = frozenset()  # clients that evaluate, by cid
+        log_loss_statistic(self.roster.loss_statistic, loss_key, write_log)
 
     @property
     def rounds(self) -> list[Round]:
@@ -118,17 +163,22 @@ class LegacySelectingStrategy(Strategy):
         proxies = self._register(client_manager.all(), server_round)
 
         def losses(clients: list[Any]) -> dict[Any, float]:
-            def one(proxy: Any) -> float:
+            def one(proxy: Any, timeout: float) -> float:
                 request = EvaluateIns(parameters, {"server_round": server_round})
-                result = proxy.evaluate(request, self._timeout, server_round)
-                return float(result.loss) if result.status.code == Code.OK else np.nan
+                result = proxy.evaluate(request, timeout, server_round)
+                if result.status.code != Code.OK:
+                    raise ValueError(result.status.message)
+                return as_number(result.loss, "its loss")
 
             return self._ask_all({client: proxies[client] for client in clients}, one)
 
         try:
-            selected = self.roster.select(proxies, losses)
+            selected = self.roster.select(proxies, losses, self._sent)
         except NoEligibleClientError as error:
             logger.warning("round %d is skipped: %s", server_round, error)
+            return []
+        if not selected:  # a policy of random size picked nobody
+            self.roster.report({}, {}, self._sent)
             return []
         chosen = [proxies[client] for client in selected]
         self._asked = {proxy.cid: client for proxy, client in zip(chosen, selected, strict=True)}
@@ -142,21 +192,26 @@ class LegacySelectingStrategy(Strategy):
             return self.strategy.aggregate_fit(server_round, results, failures)
         valid: dict[Any, tuple[Any, Any]] = {}
         replies: dict[Any, Reply] = {}
+        forms: dict[Any, Hashable] = {}
         failed: dict[Any, str] = {}
         for failure in failures:  # an exception alone does not name its client: no answer then
             if isinstance(failure, tuple) and failure[0].cid in self._asked:
-                failed[self._asked[failure[0].cid]] = str(failure[1].status.message)
+                failed[self._asked[failure[0].cid]] = brief(failure[1].status.message)
         for proxy, result in results:
             client = self._asked.get(proxy.cid)
             if proxy.cid not in self._asked or client in valid or client in failed:
                 logger.warning("client %r was not asked, or replied twice: ignored", proxy.cid)
                 continue
             try:
-                model = parameters_to_ndarrays(result.parameters)
-                replies[client] = Reply(model=model, loss=result.metrics.get(self._loss_key))
-                valid[client] = proxy, result
+                reply, checked = self._read(result)
+                forms[client] = metric_form(checked.metrics)
+                replies[client], valid[client] = reply, (proxy, checked)
             except Exception as error:  # no content of a result may end the run
-                failed[client] = str(error) or repr(error)
+                failed[client] = brief(error)
+        order = sorted(valid, key=self.roster.ids.slot)
+        for client in self._forms.odd_ones({client: forms[client] for client in order}):
+            del replies[client], valid[client]
+            failed[client] = "its metrics have other names or forms than those of most"
         used = self.roster.report(replies, failed, self._sent)
         self._asked = {}
         good = [valid[client] for client in used]
@@ -165,13 +220,50 @@ class LegacySelectingStrategy(Strategy):
             good = [(p, dataclasses.replace(result, parameters=model)) for p, result in good]
         return self.strategy.aggregate_fit(server_round, good, failures)
 
+    def _read(self, result: Any) -> tuple[Reply, Any]:
+        """Return what a fit result holds, and the result in the precision that was sent."""
+        layers = layers_of(self._sent)
+        model = by_name(parameters_to_ndarrays(result.parameters))
+        if self._same_shape:
+            check_layers(model, layers)
+        _check_examples(result.num_examples)
+        if not isinstance(result.metrics, Mapping):
+            raise ValueError(f"its metrics must be a dict, got {type(result.metrics).__name__}")
+        loss = result.metrics.get(self._loss_key)
+        precise = model
+        if self._same_shape:
+            precise = {name: as_sent(array, layers[name]) for name, array in model.items()}
+        if any(precise[name] is not array for name, array in model.items()):
+            parameters = ndarrays_to_parameters(list(precise.values()))
+            result = dataclasses.replace(result, parameters=parameters)
+        return Reply(model=precise, loss=loss), result
+
     def configure_evaluate(self, server_round: int, parameters: Any, client_manager: Any) -> Any:
         """Delegate to the strategy."""
-        return self.strategy.configure_evaluate(server_round, parameters, client_manager)
+        asked = list(
+            self.strategy.configure_evaluate(server_round, parameters, client_manager) or ()
+        )
+        self._evaluating = frozenset(proxy.cid for proxy, _ in asked)
+        return asked
 
     def aggregate_evaluate(self, server_round: int, results: Any, failures: Any) -> Any:
-        """Delegate to the strategy."""
-        return self.strategy.aggregate_evaluate(server_round, results, failures)
+        """Let the strategy aggregate the valid results."""
+        valid: dict[str, tuple[Any, Any]] = {}
+        forms: dict[str, Hashable] = {}
+        for proxy, result in results:
+            try:
+                if proxy.cid not in self._evaluating or proxy.cid in valid:
+                    raise ValueError("it was not asked, or replied twice")
+                _check_examples(result.num_examples)
+                as_number(result.loss, "its loss")
+                forms[proxy.cid] = metric_form(result.metrics or {})
+                valid[proxy.cid] = proxy, result
+            except Exception as error:  # no content of a result may end the run
+                logger.warning("evaluation by %r is ignored: %s", proxy.cid, brief(error))
+        for cid in self._evaluation_forms.odd_ones(forms):
+            logger.warning("evaluation by %r is ignored: metrics unlike those of most", cid)
+            del valid[cid]
+        return self.strategy.aggregate_evaluate(server_round, list(valid.values()), failures)
 
     def evaluate(self, server_round: int, parameters: Any) -> Any:
         """Delegate to the strategy."""
@@ -180,44 +272,82 @@ class LegacySelectingStrategy(Strategy):
     def _await_clients(self, manager: Any) -> None:
         """Wait for clients for a bounded time: a round without any would end at once."""
         wanted = 1 if self._client_of else self._n_clients
-        if not manager.wait_for(wanted, timeout=self._wait):
-            found = manager.num_available()
-            logger.warning("%d clients connected in %g s, %d wanted", found, self._wait, wanted)
+        if not manager.wait_for(wanted, timeout=self._waiting.connect_seconds(wanted)):
+            found, given = manager.num_available(), self._waiting.connect_text(wanted)
+            logger.warning("%d clients connected within %s, %d wanted", found, given, wanted)
 
     def _register(self, proxies: dict[str, Any], server_round: int) -> dict[Any, Any]:
         """Return the proxy of each connected client, after new clients were registered."""
 
-        def properties(proxy: Any) -> dict[str, Any]:
-            result = proxy.get_properties(GetPropertiesIns({}), self._timeout, server_round)
+        def properties(proxy: Any, timeout: float) -> dict[str, Any]:
+            result = proxy.get_properties(GetPropertiesIns({}), timeout, server_round)
             if result.status.code != Code.OK:
                 raise ValueError(result.status.message)
-            return dict(result.properties)
+            facts = dict(result.properties)
+            facts["id"] = check_id(facts.get("partition-id", facts.get("id")))
+            return facts
 
         present = {self._client_of[c]: p for c, p in proxies.items() if c in self._client_of}
-        unknown = {cid: p for cid, p in proxies.items() if cid not in self._client_of}
+        unknown = {
+            cid: proxy
+            for cid, proxy in proxies.items()
+            if cid not in self._client_of and self._retries.due(cid, server_round)
+        }
         new = {}
-        for cid, facts in sorted(self._ask_all(unknown, properties).items()):
-            client = facts.get("partition-id", facts.get("id"))
-            if not isinstance(client, (str, int)) or client in present:
-                logger.warning("client %s is left out: id %r is taken or invalid", cid, client)
+        found = self._ask_all(unknown, properties)
+        for cid in sorted(unknown):
+            client = found[cid]["id"] if cid in found else None
+            if client is None or client in present:
+                self._retries.delay(cid, server_round)
+                if client is not None:
+                    logger.warning("client %s is left out: id %r is taken", cid, client)
                 continue
             self._client_of[cid], present[client] = client, unknown[cid]
             if client not in self.roster.ids:
-                new[client] = ClientInfo(float(facts.get("num-examples", np.nan)))
-        self.roster.register(new)
+                facts = found[cid]
+                new[client] = ClientInfo(facts.get("num-examples"), facts.get("label-counts"))
+        for client in self.roster.register(new):
+            proxy = present.pop(client)
+            del self._client_of[proxy.cid]  # asked again later: it may state better facts
+            self._retries.delay(proxy.cid, server_round)
         return present
 
-    def _ask_all(self, proxies: dict[Any, Any], ask: Callable[[Any], Any]) -> dict[Any, Any]:
+    def _ask_all(self, proxies: dict[Any, Any], ask: Callable[[Any, float], Any]) -> dict[Any, Any]:
         """Call `ask` for several clients at once; failures are logged and left out."""
-        found = {}
-        with ThreadPoolExecutor(max_workers=16) as pool:
-            futures = {key: pool.submit(ask, proxy) for key, proxy in proxies.items()}
-            for key, future in futures.items():
-                try:
-                    found[key] = future.result()
-                except Exception as error:  # an error of any kind on the client's side
-                    logger.warning("client %r did not answer: %s", key, error)
+        found: dict[Any, Any] = {}
+        if not proxies:
+            return found
+        timeout = self._asking.connect_seconds(len(proxies))
+        # Not in a `with` block: leaving it would wait for a client that never answers.
+        pool = ThreadPoolExecutor(max_workers=min(len(proxies), MAX_THREADS))
+        futures = {key: pool.submit(ask, proxy, timeout) for key, proxy in proxies.items()}
+        rounds = -(-len(proxies) // MAX_THREADS)  # a thread asks so many clients in turn
+        done, _ = wait_for(futures.values(), timeout=rounds * timeout + 1.0)
+        pool.shutdown(wait=False, cancel_futures=True)
+        errors: dict[Any, str] = {}
+        for key, future in futures.items():
+            if future not in done:
+                errors[key] = f"no answer within {self._asking.connect_text(len(proxies))}"
+            elif (error := future.exception()) is not None:
+                errors[key] = brief(repr(error))
+            else:
+                found[key] = future.result()
+        if errors:
+            key, why = next(iter(errors.items()))
+            logger.warning(
+                "%d of %d clients did not answer, among them %r: %s",
+                len(errors),
+                len(proxies),
+                key,
+                why,
+            )
         return found
+
+
+def _check_examples(value: Any) -> None:
+    """Refuse a number of samples by which a mean cannot be weighted."""
+    if as_number(value, "its num_examples", minimum=0.0, maximum=MAX_COUNT) <= 0:
+        raise ValueError(f"its num_examples must be positive, got {value}")
 
 
 class _SelectedClients(collections.UserList[Any]):

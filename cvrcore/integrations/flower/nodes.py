@@ -13,6 +13,7 @@ from ...validation import check_count
 from ..backoff import Backoff
 from ..options import Waiting
 from ..roster import ClientInfo, Roster
+from ..untrusted import brief, check_id
 from .client import HELLO, RECORD
 from .grid import error_text, exchange
 
@@ -23,6 +24,8 @@ Identity = str | Callable[[Any], str | int]
 IDENTITIES = ("query", "name", "key", "node-id")
 #: Seconds between two polls of the connected nodes.
 POLL = 0.5
+#: Why a silent node is left out.
+LATE = "it did not introduce itself in time"
 
 
 class Nodes:
@@ -60,7 +63,7 @@ class Nodes:
         self._n_clients = None if n_clients is None else check_count(n_clients, "n_clients")
         self._sizes = dict(sizes or {})
         self._unregistered = {id: ClientInfo(float(size)) for id, size in self._sizes.items()}
-        self._connect = waiting.connect
+        self._waiting = waiting
         self._client_of: dict[int, Any] = {}
         self._n_meetings = 0
         self._retries = Backoff()
@@ -72,30 +75,48 @@ class Nodes:
         n_wanted = (self._n_clients or 1) if first else 1
         n_nodes = self._wait(grid, n_wanted, settled=first and not self._n_clients)
         if n_nodes < n_wanted:
-            logger.warning(
-                "%d nodes connected in %g s, %d wanted", n_nodes, self._connect, n_wanted
-            )
+            given = self._waiting.connect_text(n_wanted)
+            logger.warning("%d nodes connected within %s, %d wanted", n_nodes, given, n_wanted)
         if self._unregistered:
             roster.register(self._unregistered)
             self._unregistered = {}
         present, new = self._meet(grid)
-        if first and n_nodes and not present:
-            why = next(iter(self.refused.values()), "")
-            raise RuntimeError(
-                f"none of {n_nodes} nodes could be told apart: does the ClientApp call "
-                f"cvrcore.integrations.flower.selectable? One of them: {why}"
-            )
-        roster.register({id: info for id, info in new.items() if id not in roster.ids})
+        newcomers = {id: info for id, info in new.items() if id not in roster.ids}
+        for id, why in roster.register(newcomers).items():
+            node = present.pop(id)
+            del self._client_of[node]  # asked again later: it may state better facts
+            self._refuse(node, why, logged=True)
+        # One node alone never ends the run: it may be the only one that cannot.
+        if first and n_nodes > 1 and not self._client_of and len(self.refused) >= n_nodes:
+            raise RuntimeError(self._failure(n_nodes))
         return present
+
+    def _failure(self, n_nodes: int) -> str:
+        """Return why no node could be identified, and what to change."""
+        text = f"none of {n_nodes} nodes could be told apart: "
+        late = sum(why == LATE for why in self.refused.values())
+        others = [why for why in self.refused.values() if why != LATE]
+        if late:
+            text += (
+                f"{late} did not introduce themselves within {self._waiting.connect_text(n_nodes)}"
+                " (on a busy host give more: wait=600)"
+            )
+        if others:
+            text += (
+                f"{'; ' if late else ''}{len(others)} answered and were refused: does the "
+                f"ClientApp call cvrcore.integrations.flower.selectable? One of them: {others[0]}"
+            )
+        return text
 
     def _wait(self, grid: Any, n_wanted: int, settled: bool) -> int:
         """Wait until `n_wanted` nodes have connected; return how many have.
 
         With `settled`, their number must also be the same in two polls.
         """
-        end, before = time.monotonic() + self._connect, -1
+        began, before = time.monotonic(), -1
         while True:
             n_nodes = len(set(grid.get_node_ids()))
+            end = began + self._waiting.connect_seconds(max(n_wanted, n_nodes))
             if n_nodes >= n_wanted and (n_nodes == before or not settled):
                 return n_nodes
             if time.monotonic() >= end:
@@ -134,8 +155,17 @@ class Nodes:
         for node in nodes:
             try:
                 found[node] = self._facts(facts.get(node, {}), verified.get(node))
-            except (TypeError, ValueError) as error:
-                self._refuse(node, str(error))
+            except Exception as error:  # nothing that a client states may end the run
+                self._refuse(node, brief(error))
+        late = sum(self.refused.get(node) == LATE for node in nodes if node not in found)
+        if late:
+            logger.warning(
+                "%d of %d nodes introduced themselves within %s; the others are asked again in "
+                "later rounds",
+                len(nodes) - late,
+                len(nodes),
+                self._waiting.connect_text(len(nodes)),
+            )
         return found
 
     def _facts(self, stated: dict[str, Any] | str, verified: Any) -> tuple[Any, ClientInfo]:
@@ -149,12 +179,11 @@ class Nodes:
                 f"the SuperLink knows no {self._identity} of it: "
                 "flwr supernode register KEY.pub --name NAME"
             )
-        if isinstance(id, bool) or not isinstance(id, (str, int)) or id == "":
-            raise ValueError(f"its id must be a string or an integer, got {id!r}")
+        id = check_id(id)
         weight = self._sizes.get(id, stated.get("num-examples"))
         if weight is None:
             raise ValueError("it did not say its number of samples")
-        return id, ClientInfo(float(weight), stated.get("label-counts"))
+        return id, ClientInfo(weight, stated.get("label-counts"))
 
     def _verified_ids(self, grid: Any, nodes: list[int]) -> dict[int, Any]:
         """Return the ids that the SuperLink has verified, by node."""
@@ -165,29 +194,40 @@ class Nodes:
         if not hasattr(grid, "get_nodes"):
             raise ValueError(f"identity {self._identity!r} wants a newer flwr: use 'query'")
         known = {info.node_id: info for info in grid.get_nodes()}
+        found = {}
+        for node in nodes:
+            try:
+                found[node] = self._verified_id(known[node])
+            except Exception as error:  # of a function of the caller, for this node alone
+                logger.warning("node %d has no verified id: %s", node, brief(repr(error)))
+        return found
+
+    def _verified_id(self, info: Any) -> Any:
         if callable(self._identity):
-            return {node: self._identity(known[node]) for node in nodes if node in known}
-        if self._identity == "key":
-            return {node: known[node].public_key.hex() for node in nodes if node in known}
-        return {node: known[node].name for node in nodes if node in known}
+            return check_id(self._identity(info))
+        return info.public_key.hex() if self._identity == "key" else info.name
 
     def _introductions(self, grid: Any, nodes: list[int]) -> dict[int, Any]:
         """Return the facts that each node states, or as text why there are none."""
         queries = [Message(RecordDict(), node, f"query.{HELLO}") for node in nodes]
-        found: dict[int, Any] = {node: "it did not introduce itself in time" for node in nodes}
-        waiting = Waiting(timeout=self._connect)
+        found: dict[int, Any] = dict.fromkeys(nodes, LATE)
+        waiting = Waiting(timeout=self._waiting.connect_seconds(len(nodes)))
         for reply in exchange(grid, queries, waiting) if queries else ():
             node = reply.metadata.src_node_id
-            if node not in found:
-                logger.warning("node %d introduced itself and was not asked: ignored", node)
-            elif reply.has_error():
-                found[node] = f"it could not introduce itself: {error_text(reply)}"
-            else:
-                found[node] = dict(reply.content.config_records.get(RECORD, {}))
+            try:
+                if node not in found or found[node] is not LATE:
+                    logger.warning("node %d was not asked, or answered twice: ignored", node)
+                elif reply.has_error():
+                    found[node] = f"it could not introduce itself: {error_text(reply)}"
+                else:
+                    found[node] = dict(reply.content.config_records.get(RECORD, {}))
+            except Exception as error:  # nothing that a client states may end the run
+                found[node] = brief(error)
         return found
 
-    def _refuse(self, node: int, why: str) -> None:
+    def _refuse(self, node: int, why: str, logged: bool = False) -> None:
         """Leave a node out for now; it is asked again with exponential backoff."""
         self._retries.delay(node, self._n_meetings)
         self.refused[node] = why
-        logger.warning("node %d is left out: %s", node, why)
+        if not logged and why != LATE:  # silent nodes are logged together
+            logger.warning("node %d is left out: %s", node, why)

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from ..options import Reports, Waiting
+from ..untrusted import as_number, brief
 from .client import LOSS
 from .grid import exchange
 from .replies import metrics_of
@@ -56,12 +57,16 @@ def ask_losses(
 
 def _losses(replies: Iterable[Message], nodes: Mapping[int, Any], key: str) -> dict[Any, float]:
     losses: dict[Any, float] = {}
+    why = ""
     for reply in replies:
         client = nodes.get(reply.metadata.src_node_id)
         try:
             if client is None or client in losses:
                 raise ValueError("it was not asked, or replied twice")
-            losses[client] = float(metrics_of(reply)[key])
-        except (KeyError, TypeError, ValueError) as error:
-            logger.warning("node %d gave no loss: %r", reply.metadata.src_node_id, error)
+            losses[client] = as_number(metrics_of(reply)[key], "its loss")
+        except Exception as error:  # the roster warns once for all that gave none
+            why = why or brief(repr(error))
+            logger.debug("node %d gave no loss: %r", reply.metadata.src_node_id, error)
+    if why:
+        logger.warning("clients gave no loss, one of them because of %s", why)
     return losses

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,23 @@ from numpy.typing import NDArray
 from ..aggregation import check_no_noise
 from ..clients import Reply
 from ..options import Reports
+from ..untrusted import (
+    MAX_COUNT,
+    Layer,
+    UsualForm,
+    as_number,
+    as_sent,
+    brief,
+    check_layers,
+    metric_form,
+)
 from .client import RECORD
 from .grid import error_text
 
 logger = logging.getLogger(__name__)
+
+#: Bytes that the encoding of an array may take beside its numbers.
+MAX_HEADER = 65536
 
 
 def addressed(messages: list[Message], nodes: list[int]) -> list[Message]:
@@ -72,27 +84,40 @@ def metrics_of(reply: Message) -> dict[str, Any]:
 
 def check_weight(metrics: Mapping[str, Any], key: str | None) -> None:
     """Refuse metrics without a valid weight `key`; None: the strategy does not weight."""
-    weight = 1.0 if key is None else metrics.get(key)
-    if not isinstance(weight, (int, float)) or not 0 < weight < math.inf:
-        raise ValueError(f"its metric {key!r} must be a positive number, got {weight!r}")
+    if key is None:
+        return
+    weight = as_number(metrics.get(key), f"its metric {key!r}", minimum=0.0, maximum=MAX_COUNT)
+    if weight <= 0:
+        raise ValueError(f"its metric {key!r} must be a positive number, got {weight:g}")
 
 
-def odd_ones(replies: Mapping[Any, Message]) -> list[Any]:
-    """Return the clients whose metric names differ from the most common ones.
+def form_of(reply: Message) -> Hashable:
+    """Return names of records, arrays and metrics, and whether a metric is a number or a list.
 
-    Flower's strategies refuse to aggregate at all when names differ. Of equally common sets
-    of names the first one counts.
+    Flower's strategies refuse to aggregate at all where these differ between replies. Config
+    records are not aggregated.
     """
-    names = {client: frozenset(metrics_of(reply)) for client, reply in replies.items()}
-    if len(set(names.values())) < 2:
-        return []
-    ((usual, _),) = collections.Counter(names.values()).most_common(1)
-    return [client for client, found in names.items() if found != usual]
+    arrays = {name: frozenset(record) for name, record in reply.content.array_records.items()}
+    metrics = {name: metric_form(one) for name, one in reply.content.metric_records.items()}
+    return frozenset(arrays.items()), frozenset(metrics.items())
+
+
+def decode(record: ArrayRecord, layers: Mapping[str, Layer] | None) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a record that a client sent, none far larger than what was sent."""
+    for name, array in record.items():
+        layer = None if layers is None else layers.get(name)
+        if layer is not None:
+            n_bytes, most = len(array.data), 16 * math.prod(layer.shape) + MAX_HEADER
+            if n_bytes > most:
+                raise ValueError(
+                    f"its array {name!r} must have at most {most} bytes, got {n_bytes}"
+                )
+    return arrays_of(record)
 
 
 def read_training_reply(
     message: Message,
-    shapes: Mapping[str, tuple[int, ...]],
+    layers: Mapping[str, Layer],
     reports: Reports,
     *,
     weight_key: str | None,
@@ -104,13 +129,14 @@ def read_training_reply(
     Parameters
     ----------
     message : Message
-    shapes : mapping
-        Shapes of the arrays that were sent, by name.
+        Its arrays are brought to the precision that was sent.
+    layers : mapping
+        Shapes and dtypes of the arrays that were sent, by name.
     reports : Reports
     weight_key : str or None
         The metric by which the strategy weights clients.
     seconds : float or None
-        How long the reply took, where the client does not say.
+        How long the reply took by the server's clock, where the policy is told.
     private : bool
         Whether the watched coordinates come from the mod `Reveal`, and not from the arrays.
 
@@ -127,19 +153,24 @@ def read_training_reply(
     records = list(message.content.array_records.values())
     if not records:
         raise ValueError("its reply holds no arrays")
-    model = arrays_of(records[0])
-    found = {name: array.shape for name, array in model.items()}
-    if reports.same_shape and found != shapes:
-        raise ValueError(f"its arrays must have shapes {shapes}, got {found}")
+    model = decode(records[0], layers if reports.same_shape else None)
+    if reports.same_shape:
+        check_layers(model, layers)
     metrics = metrics_of(message)
     check_weight(metrics, weight_key)
     if private and "features" not in ours:
         raise ValueError("it did not reveal its watched coordinates: add the mod Reveal")
+    if reports.same_shape and not private:
+        for name, array in model.items():
+            if (precise := as_sent(array, layers[name])) is not array:
+                model[name], records[0][name] = precise, Array(precise)
+    named = None if reports.loss_key is None else metrics.get(reports.loss_key)
     return Reply(
         model=model,
         watched=ours["features"] if private else None,
-        loss=ours.get("loss", metrics.get(reports.loss_key)),
-        seconds=ours.get("seconds", seconds) if reports.durations else None,
+        loss=ours.get("loss", named),
+        seconds=seconds,
+        norm=ours.get("norm") if private else None,
     )
 
 
@@ -148,6 +179,7 @@ def sort_replies(
     asked: Mapping[int, Any],
     read: Callable[[Message], Reply],
     order: Callable[[Any], int],
+    usual: UsualForm,
 ) -> tuple[dict[Any, Message], dict[Any, Reply], dict[Any, str]]:
     """Return valid messages and what they hold, by client, and why the others failed.
 
@@ -160,9 +192,12 @@ def sort_replies(
         Returns what a message holds; any error it raises fails the client alone.
     order : callable
         Sort key of clients: replies come in any order.
+    usual : UsualForm
+        The form of records and metrics in earlier rounds.
     """
     valid: dict[Any, Message] = {}
     held: dict[Any, Reply] = {}
+    forms: dict[Any, Hashable] = {}
     failed: dict[Any, str] = {}
     for message in replies:
         node = message.metadata.src_node_id
@@ -174,10 +209,50 @@ def sort_replies(
         else:
             try:
                 held[client] = read(message)
+                forms[client] = form_of(message)
                 valid[client] = message
             except Exception as error:  # no content of a reply may end the run
-                failed[client] = str(error) or repr(error)
-    for client in odd_ones({client: valid[client] for client in sorted(valid, key=order)}):
+                held.pop(client, None)
+                failed[client] = brief(error)
+    for client in usual.odd_ones({client: forms[client] for client in sorted(valid, key=order)}):
         del held[client], valid[client]
-        failed[client] = "its metrics have other names than those of most"
+        failed[client] = "its records or metrics have other names or forms than those of most"
     return valid, held, failed
+
+
+def sort_evaluations(
+    replies: Iterable[Message], asked: Collection[int], weight_key: str | None, usual: UsualForm
+) -> list[Message]:
+    """Return the replies to an evaluation that the strategy can aggregate, and errors.
+
+    Parameters
+    ----------
+    replies : iterable of Message
+    asked : collection of int
+        Nodes that were asked.
+    weight_key : str or None
+        The metric by which the strategy weights clients.
+    usual : UsualForm
+        The form of metrics in earlier rounds.
+    """
+    errors: list[Message] = []
+    valid: dict[int, Message] = {}
+    forms: dict[int, Hashable] = {}
+    for message in replies:
+        node = message.metadata.src_node_id
+        try:
+            if node not in asked or node in valid:
+                raise ValueError("it was not asked, or replied twice")
+            if message.has_error():
+                errors.append(message)
+                continue
+            metrics = metrics_of(message)
+            check_weight(metrics, weight_key if weight_key in metrics else None)
+            forms[node] = form_of(message)
+            valid[node] = message
+        except Exception as error:  # no content of a reply may end the run
+            logger.warning("evaluation by node %d is ignored: %s", node, brief(error))
+    for node in usual.odd_ones(forms):
+        logger.warning("evaluation by node %d is ignored: metrics unlike those of most", node)
+        del valid[node]
+    return [*valid.values(), *errors]

@@ -18,10 +18,19 @@ from ...selectors.base import Selector
 from ...selectors.guards import Guards
 from ...state import load_state, save_state
 from ...validation import check_choice
-from ..options import REPORTS, WAITING, Reports, Waiting, adapter_keywords, take_group
-from ..roster import NoEligibleClientError, Reply, Roster, Round
+from ..options import (
+    REPORTS,
+    WAITING,
+    Reports,
+    Waiting,
+    adapter_keywords,
+    log_loss_statistic,
+    take_group,
+)
+from ..roster import NoEligibleClientError, Reply, Roster, Round, Utility
+from ..untrusted import Layer, UsualForm
 from .client import RECORD, write_features
-from .grid import GridView, TimedGrid, sampling
+from .grid import GridView, TimedGrid, sampling, write_log
 from .nodes import Identity, Nodes
 from .probe import PROBES, ask_losses, probe_content
 from .replies import (
@@ -30,10 +39,28 @@ from .replies import (
     check_mergeable,
     read_training_reply,
     replace_arrays,
+    sort_evaluations,
     sort_replies,
 )
 
 logger = logging.getLogger(__name__)
+
+#: What the ClientApp must do for each need of a policy.
+HINTS = {
+    "probe": (
+        "give cvrcore.integrations.flower.selectable(app, ..., loss=f) a function f(message, "
+        "context) that returns the mean loss of the message's model over the training samples, or "
+        "let the server ask for the app's own evaluation, Reports(probe='evaluate')"
+    ),
+    "losses": (
+        "call cvrcore.integrations.flower.report_loss(reply, value) in the training function, or "
+        "name a metric of its replies that holds this loss, Reports(loss_key=...)"
+    ),
+    "label_counts": (
+        "give cvrcore.integrations.flower.selectable(app, ..., label_counts=f) a function "
+        "f(context) that returns the number of samples of each class"
+    ),
+}
 
 
 class SelectingStrategy(Strategy):
@@ -73,6 +100,9 @@ class SelectingStrategy(Strategy):
         and FedAdam takes its step from it. Default: the strategy aggregates.
     guards : Guards, optional
         Limits on hostile and broken clients.
+    utility : callable, optional
+        Given a model as a dict of arrays, returns its worth on validation samples of the server,
+        the larger the better; for policies that need utilities.
     reports : Reports
         What clients report beside their models, and by which names.
     waiting : Waiting
@@ -109,6 +139,7 @@ class SelectingStrategy(Strategy):
         private: bool = False,
         aggregator: str | Aggregator | None = None,
         guards: Guards | None = None,
+        utility: Utility | None = None,
         reports: Reports = REPORTS,
         waiting: Waiting = WAITING,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -132,17 +163,24 @@ class SelectingStrategy(Strategy):
             options=options,
             aggregator=aggregator,
             guards=guards,
+            utility=utility,
+            hints=HINTS,
+            log=write_log,
             keywords=adapter_keywords(SelectingStrategy, REPORTS, WAITING),
         )
         if self.roster.aggregator is not None:
             check_mergeable(strategy, private=private, same_shape=self.reports.same_shape)
+        if private and "utilities" in self.roster.needs:
+            raise ValueError("private must be False with a policy that needs utilities, got True")
         check_choice(self.reports.probe or "query", "probe", PROBES)
         self._nodes = Nodes(identity, n_clients, clients, self.waiting)
         self._private = private
         self._checkpoint = None if checkpoint is None else os.fspath(checkpoint)
         self._current = self.waiting  # with the timeout of `start`
         self._asked: dict[int, Any] = {}  # client of each node that trains in this round
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._layers: dict[str, Layer] = {}  # arrays of the model of this round
+        self._forms, self._evaluation_forms = UsualForm(), UsualForm()
+        self._evaluating: frozenset[int] = frozenset()  # nodes that evaluate in this round
         self._sent: dict[str, Any] | None = None  # the model of this round, where it is needed
         self._timed: TimedGrid | None = None
         if restore is not None:
@@ -167,6 +205,8 @@ class SelectingStrategy(Strategy):
     ) -> Result:
         """Run the rounds: Flower's own loop, on a grid that obeys `waiting`."""
         self._current = self.waiting.at_most(timeout)
+        self.roster.announce(num_rounds)
+        log_loss_statistic(self.roster.loss_statistic, self.reports.loss_key, write_log)
         self._timed = TimedGrid(grid, self._current)
         try:
             return super().start(
@@ -186,11 +226,11 @@ class SelectingStrategy(Strategy):
     ) -> Iterable[Message]:
         """Select clients, and let the strategy write the messages to them."""
         self._asked = {}
-        self._shapes = {name: tuple(array.shape) for name, array in arrays.items()}
+        self._layers = {n: Layer(tuple(a.shape), np.dtype(a.dtype)) for n, a in arrays.items()}
         if self.roster.watches and self.roster.features is None:
             self.roster.watch(arrays_of(arrays))
-        self._sent = arrays_of(arrays) if self.roster.needs_sent else None
         present = self._nodes.register(grid, self.roster)
+        self._sent = arrays_of(arrays) if self.roster.needs_sent else None
 
         def ask(clients: list[Any]) -> dict[Any, float]:
             nodes = {present[client]: client for client in clients}
@@ -198,9 +238,13 @@ class SelectingStrategy(Strategy):
             return ask_losses(grid, nodes, content, self.reports, self._current)
 
         try:
-            selected = self.roster.select(present, ask)
+            selected = self.roster.select(present, ask, self._sent)
         except NoEligibleClientError as error:
             logger.warning("round %d is skipped: %s", server_round, error)
+            return []
+        if not selected:  # a policy of random size picked nobody
+            self._close({}, {})
+            self._save_checkpoint()
             return []
         nodes = [present[client] for client in selected]
         with sampling(self.strategy, len(nodes), fraction_train=1.0):
@@ -220,16 +264,14 @@ class SelectingStrategy(Strategy):
         if not self._asked:
             return self.strategy.aggregate_train(server_round, [])
         slot = self.roster.ids.slot
-        messages, read, failed = sort_replies(replies, self._asked, self._read, slot)
-        used = self.roster.report(read, failed, self._sent)
-        self._asked = {}
+        told = sort_replies(replies, self._asked, self._read, slot, self._forms)
+        messages, read, failed = told
+        used = self._close(read, failed)
         # In the order of slots: replies come in any order, and float sums depend on it.
         good = [messages[client] for client in used]
         if good and self._sent is not None and self.roster.aggregator is not None:
             replace_arrays(good, self.roster.merge(self._sent, read))
-        if self._checkpoint is not None:
-            assert self.roster.selector is not None
-            self.save(self._checkpoint.format(round=self.roster.selector.round))
+        self._save_checkpoint()
         return self.strategy.aggregate_train(server_round, good)
 
     def configure_evaluate(
@@ -237,18 +279,24 @@ class SelectingStrategy(Strategy):
     ) -> Iterable[Message]:
         """Let the strategy sample the connected nodes; it does not wait for others."""
         nodes = sorted(set(grid.get_node_ids()))
+        self._evaluating = frozenset()
         if not nodes:
             return []
         with sampling(self.strategy, len(nodes)):
-            return self.strategy.configure_evaluate(
+            written = self.strategy.configure_evaluate(
                 server_round, arrays, config, GridView(grid, nodes)
             )
+            messages = list(written)
+        self._evaluating = frozenset(message.metadata.dst_node_id for message in messages)
+        return messages
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Let the strategy aggregate."""
-        return self.strategy.aggregate_evaluate(server_round, replies)
+        """Let the strategy aggregate the valid replies."""
+        key = getattr(self.strategy, "weighted_by_key", None)
+        valid = sort_evaluations(replies, self._evaluating, key, self._evaluation_forms)
+        return self.strategy.aggregate_evaluate(server_round, valid)
 
     def summary(self) -> None:
         """Log the policy, then the strategy's own summary."""
@@ -267,6 +315,17 @@ class SelectingStrategy(Strategy):
 
     # -- parts ------------------------------------------------------------------
 
+    def _close(self, read: Mapping[Any, Reply], failed: Mapping[Any, str]) -> list[Any]:
+        """Report to the policy, and close the round; return the clients whose replies count."""
+        used = self.roster.report(read, failed, self._sent)
+        self._asked = {}
+        return used
+
+    def _save_checkpoint(self) -> None:
+        if self._checkpoint is not None:
+            assert self.roster.selector is not None
+            self.save(self._checkpoint.format(round=self.roster.selector.round))
+
     def _instruct(self, content: RecordDict) -> None:
         """Write into a message what the reply must hold for the policy."""
         wanted: dict[str, Any] = {}
@@ -274,15 +333,18 @@ class SelectingStrategy(Strategy):
             wanted["loss"] = self.roster.loss_statistic
         if self._private and self.roster.features is not None:
             wanted["features"] = write_features(self.roster.features)
+            if "norms" in self.roster.needs:
+                wanted["norm"] = True
         if wanted:
             content[RECORD] = ConfigRecord(wanted)
 
     def _read(self, message: Message) -> Reply:
         """Return what a training reply holds; an error says why it is invalid."""
-        seconds = self._timed.seconds if self._timed else {}
+        timed = self.reports.durations or "durations" in self.roster.needs
+        seconds = self._timed.seconds if timed and self._timed else {}
         return read_training_reply(
             message,
-            self._shapes,
+            self._layers,
             self.reports,
             weight_key=getattr(self.strategy, "weighted_by_key", None),
             seconds=seconds.get(message.metadata.src_node_id),

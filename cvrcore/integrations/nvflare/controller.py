@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
@@ -24,10 +24,19 @@ from ..options import (
     Waiting,
     adapter_keywords,
     join_options,
+    log_loss_statistic,
     take_group,
 )
-from ..roster import ClientInfo, NoEligibleClientError, Reply, Roster, Round
-from .results import check_initial, read_introduction, read_loss, read_training_result
+from ..roster import ClientInfo, NoEligibleClientError, Reply, Roster, Round, Utility
+from ..untrusted import UsualForm, brief
+from .results import (
+    LOSS,
+    check_initial,
+    form_of,
+    read_introduction,
+    read_loss,
+    read_training_result,
+)
 from .tasks import WORKFLOW, TaskController, Workflow
 
 #: Names the loss that the policy needs of each client, in the ``meta`` of the model sent.
@@ -70,6 +79,10 @@ class SelectingController(TaskController):
         metrics are still averaged by that.
     guards : Guards, optional
         Limits on hostile and broken clients.
+    utility : callable, optional
+        Given a model as a dict of arrays, returns its worth on validation samples of the server,
+        the larger the better; for policies that need utilities. Like a ready selector, for
+        subclasses.
     reports : Reports
         What clients report beside their models, and by which names.
     waiting : Waiting
@@ -113,6 +126,7 @@ class SelectingController(TaskController):
         *,
         aggregator: Any = None,
         guards: Guards | None = None,
+        utility: Utility | None = None,
         reports: Reports = REPORTS,
         waiting: Waiting = WAITING,
         workflow: Workflow = WORKFLOW,
@@ -132,7 +146,7 @@ class SelectingController(TaskController):
         self.selector, self.n_select, self.seed = selector, n_select, seed
         self.n_clients = None if n_clients is None else check_count(n_clients, "n_clients")
         self.clients, self.introduce, self.features = clients, introduce, features
-        self.aggregator, self.guards = aggregator, guards
+        self.aggregator, self.guards, self.utility = aggregator, guards, utility
         self.checkpoint, self.restore, self.record = checkpoint, restore, record
         self.options = join_options(options, settings)
         policy_options = dict(self.options or {})
@@ -145,9 +159,14 @@ class SelectingController(TaskController):
             options=policy_options,
             aggregator=aggregator if isinstance(aggregator, (str, Aggregator)) else None,
             guards=guards,
+            utility=utility,
+            hints=self._hints(),
+            log=lambda text: self.info(text),
             keywords=adapter_keywords(SelectingController, REPORTS, WAITING, WORKFLOW),
         )
         self._retries = Backoff()
+        self._forms = UsualForm()
+        self._failed: dict[str, str] = {}  # why clients failed in this round
 
     @property
     def rounds(self) -> list[Round]:
@@ -172,7 +191,9 @@ class SelectingController(TaskController):
                 )
             self.roster.watch(model.params)
         if self.clients:
-            self.roster.register({n: ClientInfo(float(size)) for n, size in self.clients.items()})
+            self.roster.register({name: ClientInfo(size) for name, size in self.clients.items()})
+        self.roster.announce(self.num_rounds)
+        log_loss_statistic(self.roster.loss_statistic, self.reports.loss_key, self.info)
         self._await_clients(self.n_clients or 1)
         for t in range(self.start_round, self.start_round + self.num_rounds):
             if self.abort_signal.triggered:
@@ -190,27 +211,17 @@ class SelectingController(TaskController):
         """Select clients, let them train, report to the policy, aggregate."""
         present = self._register(model)
         try:
-            selected = self.roster.select(present, lambda names: self._losses(model, names))
+            selected = self.roster.select(
+                present, lambda names: self._losses(model, names), model.params or None
+            )
         except NoEligibleClientError as error:
             self.warning(f"Round {self.current_round} is skipped: {error}")
             self._pause()
             return model
-        self.info(f"Round {self.current_round}: {selected} of {len(present)} clients")
-        statistic = self.roster.loss_statistic
-        meta = {LOSS_STATISTIC: statistic} if statistic else {}
-        began = time.monotonic()
-        results = self._send_task(self.workflow.task, model, selected, meta)
-        replies: dict[str, Reply] = {}
-        failed = dict(self._errors)
-        for name, result in results.items():
-            try:
-                seconds = self._arrivals[name] - began
-                replies[name] = read_training_result(model, result, self.reports, seconds)
-            except Exception as error:  # no content of a result may end the run
-                failed[name] = str(error) or repr(error)
-        used = self.roster.report(replies, failed, model.params or None)
+        self._failed = {}
+        replies, results = self._train(model, selected) if selected else ({}, {})
         # In the order of slots: results come in any order, and float sums depend on it.
-        if used:
+        if used := self.roster.report(replies, self._failed, model.params or None):
             good = [results[name] for name in used]
             merged = self.aggregate(good, aggregate_fn=self._aggregate_fn(model, replies))
             model = self.update_model(model, merged)
@@ -218,6 +229,34 @@ class SelectingController(TaskController):
                 self.save_model(model)
         self._write()
         return model
+
+    def _train(
+        self, model: FLModel, selected: list[str]
+    ) -> tuple[dict[str, Reply], dict[str, FLModel]]:
+        """Let clients train; return the valid replies, and the results that they were read from.
+
+        `_failed` then holds the reasons of the others.
+        """
+        statistic = self.roster.loss_statistic
+        meta = {LOSS_STATISTIC: statistic} if statistic else {}
+        timed = self.reports.durations or "durations" in self.roster.needs
+        began = time.monotonic()
+        results = self._send_task(self.workflow.task, model, selected, meta)
+        replies: dict[str, Reply] = {}
+        forms: dict[str, Hashable] = {}
+        self._failed = dict(self._errors)
+        for name in sorted(results):
+            try:
+                seconds = self._arrivals[name] - began if timed else None
+                reply = read_training_result(model, results[name], self.reports, seconds)
+                forms[name] = form_of(results[name])
+                replies[name] = reply
+            except Exception as error:  # no content of a result may end the run
+                self._failed[name] = brief(error)
+        for name in self._forms.odd_ones({n: forms[n] for n in replies if n in selected}):
+            del replies[name]
+            self._failed[name] = "its metrics or parameters have another form than those of most"
+        return replies, results
 
     def _aggregate_fn(
         self, model: FLModel, replies: Mapping[str, Reply]
@@ -251,26 +290,32 @@ class SelectingController(TaskController):
         if self.introduce is not None:
             due = [name for name in new if self._retries.due(name, self.current_round)]
             if due:
-                self.roster.register(self._introductions(self.introduce, model, due))
+                facts = self._introductions(self.introduce, model, due)
+                for name, why in self.roster.register(facts).items():
+                    delay = self._retries.delay(name, self.current_round)
+                    self.warning(f"Client {name} is asked again in {delay} rounds: {why}")
         elif new:
             self.roster.register({name: ClientInfo() for name in new})
         return present
 
     def _introductions(self, task: str, model: FLModel, names: list[str]) -> dict[str, ClientInfo]:
         """Ask new clients for their number of samples; the silent are asked again later."""
-        found = {}
-        results = self._send_task(task, model, names, {"introduce": True}, self.waiting.connect)
-        for name, result in results.items():
+        found: dict[str, ClientInfo] = {}
+        reasons: dict[str, str] = {}
+        seconds = self.waiting.connect_seconds(len(names))
+        results = self._send_task(task, model, names, {"introduce": True}, seconds)
+        for name in set(results).intersection(names):
             try:
-                found[name] = read_introduction(result)
-            except (KeyError, TypeError, ValueError) as error:
-                self.warning(f"Client {name} did not introduce itself: {error!r}")
+                found[name] = read_introduction(results[name])
+            except Exception as error:  # nothing that a client states may end the run
+                reasons[name] = brief(error)
+        silent = f"no answer within {self.waiting.connect_text(len(names))}"
+        reasons |= self._errors
         for name in sorted(set(names) - set(found)):
             delay = self._retries.delay(name, self.current_round)
-            why = self._errors.get(name, "no answer in time, or an invalid one")
             self.warning(
                 f"Client {name} is left out until it introduces itself, asked again in {delay} "
-                f"rounds: {why}"
+                f"rounds: {reasons.get(name, silent)} ({len(results)} of {len(names)} answered)"
             )
         return found
 
@@ -281,9 +326,28 @@ class SelectingController(TaskController):
         for name, result in self._send_task(task, model, names, {LOSS_STATISTIC: "mean"}).items():
             try:
                 losses[name] = read_loss(result, key)
-            except (KeyError, TypeError, ValueError) as error:
-                self.warning(f"Client {name} gave no loss: {error!r}")
+            except Exception as error:  # no content of a result may end the run
+                self.warning(f"Client {name} gave no loss: {brief(error)}")
         return losses
+
+    def _hints(self) -> dict[str, str]:
+        """Return what a client must send for each need of a policy."""
+        task, key = self.reports.probe or "validate", self.reports.probe_key or "loss"
+        return {
+            "probe": (
+                f"clients must answer the task {task!r} with the metric {key!r}, the mean loss of "
+                "the model received over their training samples; or name another task and "
+                "metric, Reports(probe=..., probe_key=...)"
+            ),
+            "losses": (
+                f"clients must put it into the meta of their result, meta={{{LOSS!r}: value}}; or "
+                "name a metric that holds this loss, Reports(loss_key=...)"
+            ),
+            "label_counts": (
+                "give introduce='validate', and let clients answer that task with "
+                "meta={'n_samples': n, 'label_counts': [...]}"
+            ),
+        }
 
     # -- state ------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,24 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from ...aggregators import Aggregator
 from ..clients import ClientInfo, Reply
 from ..options import Reports
+from ..untrusted import (
+    MAX_COUNT,
+    REAL,
+    as_number,
+    as_sent,
+    brief,
+    by_name,
+    check_layers,
+    layers_of,
+    metric_form,
+)
 
 #: Keys of the ``meta`` by which a client introduces itself.
 N_SAMPLES, LABEL_COUNTS = "n_samples", "label_counts"
+#: Key of the ``meta`` of a training result that holds the loss that the policy needs.
+LOSS = "selection_loss"
+#: Key of the ``meta`` by which NVFlare weights results.
+N_STEPS = "NUM_STEPS_CURRENT_ROUND"
 
 
 def check_initial(model: FLModel, aggregator: Aggregator) -> None:
@@ -30,7 +47,7 @@ def check_initial(model: FLModel, aggregator: Aggregator) -> None:
 
 
 def read_training_result(
-    model: FLModel, result: FLModel, reports: Reports, seconds: float
+    model: FLModel, result: FLModel, reports: Reports, seconds: float | None
 ) -> Reply:
     """Return what a training result holds; differences are added to the model that was sent.
 
@@ -39,40 +56,74 @@ def read_training_result(
     model : FLModel
         The model that was sent.
     result : FLModel
+        Its arrays are brought to the precision that was sent.
     reports : Reports
-    seconds : float
-        How long the result took.
+    seconds : float or None
+        How long the result took by the server's clock, where the policy is told.
 
     Raises
     ------
     ValueError
         If the result is invalid.
     """
-    if not result.params:
+    if not isinstance(result.params, dict) or not result.params:
         raise ValueError("its answer holds no parameters")
-    params = {name: np.asarray(array) for name, array in result.params.items()}
+    if result.params_type not in (ParamsType.FULL, ParamsType.DIFF):
+        raise ValueError(f"its parameters must be FULL or DIFF, got {brief(result.params_type)}")
+    meta = result.meta or {}
+    if meta.get(N_STEPS) is not None:
+        as_number(meta[N_STEPS], f"its {N_STEPS}", minimum=0.0, maximum=MAX_COUNT)
+    params = by_name(result.params)
     if model.params and reports.same_shape:
-        wanted = {name: np.shape(array) for name, array in model.params.items()}
-        shapes = {name: array.shape for name, array in params.items()}
-        if shapes != wanted:
-            raise ValueError(f"its parameters must have shapes {wanted}, got {shapes}")
+        sent = layers_of(model.params)
+        check_layers(params, sent)
+        for name, array in params.items():
+            if (precise := as_sent(array, sent[name])) is not array:
+                params[name] = result.params[name] = precise
     if result.params_type == ParamsType.DIFF:
         params = {name: np.asarray(model.params[name]) + array for name, array in params.items()}
-    loss = (result.metrics or {}).get(reports.loss_key)
-    return Reply(
-        model=params,
-        loss=None if loss is None else float(loss),
-        seconds=max(seconds, 1e-9) if reports.durations else None,
-    )
+    metrics = result.metrics or {}
+    loss = meta.get(LOSS)
+    if loss is None and reports.loss_key is not None:
+        loss = metrics.get(reports.loss_key)
+    return Reply(model=params, loss=loss, seconds=seconds)
+
+
+def form_of(result: FLModel) -> Hashable:
+    """Return the type of the parameters, and names and shapes of metrics that are arrays.
+
+    NVFlare adds such metrics up, takes the type of the first result for all of them, and leaves
+    metrics that are no numbers out of the mean.
+    """
+    metrics = result.metrics
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise ValueError(f"its metrics must be a dict, got {type(metrics).__name__}")
+    arrays = []
+    for name, value in (metrics or {}).items():
+        if isinstance(value, (bool, numbers.Real)):
+            metric_form({name: value})
+        elif not isinstance(value, (str, bytes, list, tuple, dict, set, type(None))):
+            array = np.asarray(value)
+            if array.dtype.kind not in REAL:
+                raise ValueError(f"its metric {brief(name)} must be a number, got {array.dtype}")
+            if array.ndim:
+                arrays.append((str(name), array.shape))
+    return result.params_type, frozenset(arrays)
 
 
 def read_introduction(result: FLModel) -> ClientInfo:
     """Return the facts that a client states about itself in the ``meta`` of a result."""
-    counts = result.meta.get(LABEL_COUNTS)
-    return ClientInfo(float(result.meta[N_SAMPLES]), None if counts is None else np.asarray(counts))
+    meta = result.meta or {}
+    if N_SAMPLES not in meta:
+        raise ValueError(
+            f"its meta must hold {N_SAMPLES!r}, got {brief(', '.join(map(str, meta)))}"
+        )
+    return ClientInfo(meta[N_SAMPLES], meta.get(LABEL_COUNTS))
 
 
 def read_loss(result: FLModel, key: str) -> float:
     """Return the metric `key` of a result."""
-    metrics: dict[str, Any] = result.metrics or {}
-    return float(metrics[key])
+    metrics: Any = result.metrics or {}
+    if not isinstance(metrics, Mapping) or key not in metrics:
+        raise ValueError(f"its metrics must hold {key!r}")
+    return as_number(metrics[key], f"its metric {key!r}")

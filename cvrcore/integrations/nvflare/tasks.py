@@ -101,7 +101,10 @@ class TaskController(BaseFedAvg):
         )
         results: dict[str, FLModel] = {}
         for result in found or []:
-            name = result.meta["client_name"]
+            name = (result.meta or {}).get("client_name")
+            if not isinstance(name, str):
+                self.warning("A result without the name of its client is ignored.")
+                continue
             if name in self._errors:
                 continue  # old versions return the content of a failed task too
             if name in results:
@@ -125,14 +128,15 @@ class TaskController(BaseFedAvg):
 
     def _await_clients(self, n_wanted: int) -> None:
         """Wait for clients to connect, no longer than `Waiting.connect`."""
-        seconds = self.waiting.connect
+        seconds = self.waiting.connect_seconds(n_wanted)
         deadline = time.monotonic() + seconds
         while len(self._connected()) < n_wanted and time.monotonic() < deadline:
             if not self._pause():
                 return
         found = len(self._connected())
         if found < n_wanted:
-            self.warning(f"{found} clients connected in {seconds:g} s, {n_wanted} wanted.")
+            given = self.waiting.connect_text(n_wanted)
+            self.warning(f"{found} clients connected within {given}, {n_wanted} wanted.")
 
     def _pause(self) -> bool:
         """Sleep for one poll; return whether the job goes on."""
