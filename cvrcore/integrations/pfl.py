@@ -209,10 +209,12 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
             check_layers(steps, self._layers)
             # A sum, hence a copy: pfl reuses the memory for the next user's update.
             model = {name: self._central[name] + step for name, step in steps.items()}
+            reply = Reply(model=model, loss=self._reported.get(id))
+            self.roster.check(id, reply, self._central)
         except Exception as error:  # no content of an update may end the run
             self._failed[id] = brief(error)
             return self._zeroed(), Metrics()
-        self._replies[id] = Reply(model=model, loss=self._reported.get(id))
+        self._replies[id] = reply
         return stats, Metrics()
 
     # -- state ------------------------------------------------------------------

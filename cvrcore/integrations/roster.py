@@ -258,6 +258,20 @@ class Roster(Population):
         self._open = None
         return list(rows)
 
+    def check(self, id: Any, reply: Reply, sent: Model | None = None) -> None:
+        """Raise what would make `report` count this one reply as failed; nothing changes.
+
+        For frameworks that add replies up as they come, before the round is reported.
+        """
+        assert self.selector is not None
+        wanted = Wanted(
+            self.needs, self.loss_statistic, self.features, self.watches, self._updates, sent
+        )
+        reasons: dict[Any, str] = {}
+        rows = {id: read_reply(reply, wanted)}
+        if not accepted_rows(self.selector, self.ids, rows, reasons):
+            raise ValueError(reasons[id])
+
     def merge(self, sent: Model, replies: Mapping[Any, Reply]) -> dict[str, Any]:
         """Return the next model that the aggregator computes, by name of array.
 
