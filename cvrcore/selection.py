@@ -129,6 +129,8 @@ class Selection:
         if self.coalitions is not None:
             sizes = np.bincount(self.coalitions)
             text += f", {sizes.size} coalitions of {sizes.min()}-{sizes.max()} clients"
-        if self.scores is not None:
-            text += f", scores {self.scores.min():.4g}..{self.scores.max():.4g}"
+        known = None if self.scores is None else self.scores[np.isfinite(self.scores)]
+        if known is not None and known.size:  # a client without a score has NaN
+            text += f", scores {known.min():.4g}..{known.max():.4g}"
+            text += f" of {known.size} clients" if known.size < len(self.scores) else ""
         return text + ")"

@@ -126,3 +126,11 @@ def test_select_takes_the_laws_of_the_selector(within):
 def test_select_refuses_an_unknown_law():
     with pytest.raises(ValueError, match="within must be one of .*'size', 'neyman', got 'best'"):
         cvrcore.select(np.eye(4), 2, within="best")
+
+
+def test_repr_leaves_out_scores_that_are_not_known():
+    scores = np.array([np.nan, 0.5, np.nan, 2.0])
+    shown = repr(cvrcore.Selection(np.array([1, 3]), scores=scores))
+    assert "scores 0.5..2 of 2 clients" in shown
+    assert "nan" not in repr(cvrcore.Selection(np.array([1]), scores=np.full(3, np.nan)))
+    assert "scores 0..1)" in repr(cvrcore.Selection(np.array([1]), scores=np.array([0.0, 1.0])))
