@@ -129,8 +129,8 @@ class Selection:
         if self.coalitions is not None:
             sizes = np.bincount(self.coalitions)
             text += f", {sizes.size} coalitions of {sizes.min()}-{sizes.max()} clients"
-        known = None if self.scores is None else self.scores[np.isfinite(self.scores)]
-        if known is not None and known.size:  # a client without a score has NaN
+        if self.scores is not None and np.isfinite(self.scores).any():
+            known = self.scores[np.isfinite(self.scores)]  # a client without a score has NaN
             text += f", scores {known.min():.4g}..{known.max():.4g}"
-            text += f" of {known.size} clients" if known.size < len(self.scores) else ""
+            text += f" of {known.size} clients" if known.size < self.scores.size else ""
         return text + ")"
