@@ -33,6 +33,8 @@ class HeadMap:
         In the order of the layers. The last array of two or more dimensions is the output
         layer's weights; a one-dimensional array after it whose size is the number of outputs
         is its bias. Without a bias, the first axis of the weights counts the outputs.
+    normalised : bool
+        Whether rows are scaled to length 1.
 
     Attributes
     ----------
@@ -46,7 +48,8 @@ class HeadMap:
     array([[ 0.6, -0.8]])
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, normalised: bool = True) -> None:
+        self.normalised = normalised
         names, arrays = _arrays(model)
         deep = [i for i, array in enumerate(arrays) if array.ndim >= 2]
         if not deep:
@@ -66,7 +69,7 @@ class HeadMap:
         self.n_features = int(shape[axis])
 
     def updates(self, models: Sequence[Model], sent: Model) -> Float:
-        """Return the direction of each model's head update, one row of norm 1 (or 0) each."""
+        """Return each model's head update, one row each: of norm 1 (or 0) if normalised."""
         rows = np.zeros((len(models), self.n_features))
         for model, row in zip(models, rows, strict=True):
             row[:] = self._direction(model, sent)
@@ -78,10 +81,13 @@ class HeadMap:
         if self._bias is not None:
             bias = self._change(self._bias, model, sent)
             if np.linalg.norm(bias) > tiny:
-                return np.asarray(bias / np.linalg.norm(bias))
+                return self._scaled(bias)
         means = weights.mean(axis=self._inputs)
         norm = np.linalg.norm(means)
-        return np.asarray(means / norm) if norm > tiny else np.zeros(self.n_features)
+        return self._scaled(means) if norm > tiny else np.zeros(self.n_features)
+
+    def _scaled(self, row: Float) -> Float:
+        return np.asarray(row / np.linalg.norm(row)) if self.normalised else row
 
     def _change(self, name: str, model: Model, sent: Model) -> Float:
         return _array(model, name) - _array(sent, name)

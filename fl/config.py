@@ -129,7 +129,8 @@ class SelectionConfig:
     in the paper; "update", of its difference from the model that was sent; "head", the
     direction of the output layer's bias update (`cvrcore.head`). The first `shared_warmup`
     rounds are drawn uniformly, with the same draws whatever the policy: its own begin
-    after them.
+    after them. `server_samples` training samples are taken away from the clients and kept by
+    the server, for policies that measure what a client's model is worth (`shapley`).
     """
 
     policy: str = "uniform"
@@ -137,12 +138,14 @@ class SelectionConfig:
     n_features: int | None = None
     features: Literal["model", "update", "head"] = "model"
     shared_warmup: int = 0
+    server_samples: int = 0
     options: Options = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         at_least(self.n_select, "selection.n_select", 1)
         one_of(self.features, "selection.features", ("model", "update", "head"))
         at_least(self.shared_warmup, "selection.shared_warmup", 0)
+        at_least(self.server_samples, "selection.server_samples", 0)
         if self.n_features is not None:
             at_least(self.n_features, "selection.n_features", 1)
 

@@ -63,6 +63,7 @@ MEANINGS = {
     "selection.features": 'what is watched: "model", "update" (its difference from the model '
     'sent) or "head" (direction of the output bias)',
     "selection.shared_warmup": "uniform first rounds, with the same draws for every policy",
+    "selection.server_samples": "training samples that the server keeps, for the policy shapley",
     "selection.options": "arguments of the policy, such as warmup, temperature, max_share",
     "algorithm.name": "fedavg, fedprox, scaffold, fednova, feddyn, q-fedavg, ifca or fesem, see "
     "training.md",

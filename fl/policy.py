@@ -75,7 +75,9 @@ class Policy:
         names = inspect.signature(kind).parameters
         options: dict[str, Any] = {}
         if "n_features" in names or kind.needs & {"models", "updates", "sent"}:
-            if config.features == "head":
+            if getattr(kind, "watches", "") == "head":  # as it is: lengths matter to it
+                self.features = HeadMap(initial, normalised=False)
+            elif config.features == "head":
                 self.features = HeadMap(initial)
             else:
                 seed = streams.integer("selection", 0)
@@ -104,6 +106,11 @@ class Policy:
     def n_features(self) -> int | None:
         """Number of coordinates watched, or None."""
         return None if self.features is None else self.features.n_features
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the policy cannot do without."""
+        return self._chosen.needs
 
     @property
     def nbytes(self) -> int:

@@ -36,6 +36,7 @@ from .policy import Policy, model_guards
 from .samples import ClientSamples
 from .streams import Streams
 from .training import Update
+from .worth import ServerSamples, keep_back
 
 
 class Server:
@@ -68,6 +69,10 @@ class Server:
             federation = load_federation(**vars(config.data), seed=seed)
         if theirs:
             check_federation(federation)
+        kept = np.empty(0, dtype=np.int64)
+        if config.selection.server_samples:
+            drawn = config.selection.server_samples, self.streams.generator("server")
+            federation, kept = keep_back(federation, *drawn)
         self.samples = ClientSamples.of(federation)
         self.weights = federation.sizes.astype(np.float64)
         self.model, own = _chosen_model(config.model, federation, own)
@@ -80,6 +85,9 @@ class Server:
             check_fit(module, self.objective, self.samples)
         self._clock: dict[str, float] = {}
         self._best: tuple[float, Vector] | None = None  # value and models of an evaluation
+        self._own_samples: ServerSamples | None = None
+        if kept.size:
+            self._own_samples = ServerSamples(self.job, self.samples, federation, kept)
 
         self.engine = make_engine(config.engine, self.job, self.samples, self._work())
         try:
@@ -110,6 +118,11 @@ class Server:
             )
         initial = self.layout.split(self._initial_model(0))
         self.policy = Policy(config.selection, federation, initial, self.streams, config.rounds)
+        if "utilities" in self.policy.needs and self._own_samples is None:
+            raise ConfigError(
+                f"selection.server_samples must be positive with policy "
+                f"{config.selection.policy!r}, which measures models on the server; try 500"
+            )
         self.availability = Availability(config.availability, len(self.weights), self.streams)
         model_bytes = self.layout.size * self.algorithm.models.itemsize
         self.meter = Meter(len(self.weights), model_bytes)
@@ -266,6 +279,12 @@ class Server:
             pairs = zip(updates, starts, strict=True)
             changes = [u.vector - self.algorithm.models[start] for u, start in pairs]
             report["norms"] = np.array([np.linalg.norm(c) for c in changes], dtype=np.float64)
+        if "utilities" in selector.needs:
+            assert self._own_samples is not None  # `_prepare` has checked it
+            vectors = [update.vector for update in updates]
+            report["utilities"] = self._own_samples.worth(
+                self.algorithm.models[0], reported, vectors, self.weights
+            )
         if selector.loss_statistic is not None:
             report["losses"] = np.array([u.loss for u in updates], dtype=np.float64)
         if self.config.simulate_time or "durations" in selector.needs:

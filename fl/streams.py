@@ -13,7 +13,7 @@ import dataclasses
 import numpy as np
 
 #: The order is part of the format: a new stream goes at the end.
-NAMES = ("partition", "init", "batches", "selection", "availability", "dropout", "fleet")
+NAMES = ("partition", "init", "batches", "selection", "availability", "dropout", "fleet", "server")
 
 
 @dataclasses.dataclass(frozen=True)
