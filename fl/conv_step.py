@@ -19,7 +19,6 @@ from cvrcore.kernels.dispatch import compiled
 from .flat import FlatModule
 from .steps import AutogradStep, Step, linear_step, one_hot, pool_first
 
-
 #: Limits of the kernel.
 MOST_BLOCKS, MOST_CHANNELS = 16, 4000
 
