@@ -8,7 +8,7 @@ the kernel is not built, or a module is anything else, `AutogradStep` serves.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -38,6 +38,9 @@ def n_blocks(module: nn.Module) -> int:
     if type(module) is not nn.Sequential:
         return 0
     layers = list(module)
+    n_weights = sum(type(layer) in (nn.Conv2d, nn.Linear) for layer in layers)
+    if len({id(p) for p in module.parameters() if p.ndim > 1}) != n_weights:
+        return 0  # a layer stands twice in the stack
     n = 0
     while _is_block(layers[3 * n : 3 * n + 3]):
         n += 1
@@ -88,9 +91,9 @@ class _Stack:
 
     def __init__(self, model: FlatModule) -> None:
         self.model = model
-        layers = list(model.module.children())
+        layers: list[Any] = list(cast(nn.Sequential, model.module))
         self.n_blocks = n_blocks(model.module)
-        self.convolutions: list[Any] = layers[0 : 3 * self.n_blocks : 3]
+        self.convolutions = layers[0 : 3 * self.n_blocks : 3]
         self._in_features = layers[3 * self.n_blocks + 1].in_features
         self._image: tuple[int, ...] = ()
         self._kernel: Any = None
@@ -196,7 +199,8 @@ class ConvForward:
     def __init__(self, model: FlatModule) -> None:
         self._stack = _Stack(model)
         self._slow = pool_first(model.module)
-        self._linear = nn.Sequential(*list(model.module.children())[3 * self._stack.n_blocks + 1 :])
+        layers = list(cast(nn.Sequential, model.module))
+        self._linear = nn.Sequential(*layers[3 * self._stack.n_blocks + 1 :])
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the outputs for `x`, of shape (n, channels, height, width)."""

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from . import products
 from .flat import FlatModule
 from .objectives import Objective
 
@@ -197,8 +198,8 @@ def linear_step(
     """
     inputs = [x]
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-        inputs.append(torch.addmm(bias, inputs[-1], weight.t()).relu_())
-    output = torch.addmm(biases[-1], inputs[-1], weights[-1].t())
+        inputs.append(products.linear(inputs[-1], weight, bias).relu_())
+    output = products.linear(inputs[-1], weights[-1], biases[-1])
 
     # Gradient of the mean loss with respect to the output.
     if regression:
@@ -207,10 +208,10 @@ def linear_step(
         delta = torch.softmax(output, 1).sub_(targets).mul_(1.0 / len(targets))
     for i in reversed(range(len(weights))):
         # The layer below needs this weight as it was: its gradient comes first.
-        next_delta = delta @ weights[i] if i or below else delta
+        next_delta = products.product(delta, weights[i]) if i or below else delta
         if i:
             next_delta = torch.ops.aten.threshold_backward(next_delta, inputs[i], 0.0)
-        weights[i].addmm_(delta.t(), inputs[i], alpha=-lr)
+        products.descend(weights[i], delta, inputs[i], lr)
         biases[i].sub_(delta.sum(0), alpha=lr)
         delta = next_delta
     return delta

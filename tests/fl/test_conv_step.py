@@ -292,6 +292,19 @@ def test_other_blocks_and_heads_take_autograd(layers):
     assert type(make_step(FlatModule(copy.deepcopy(module)), False)) is AutogradStep
 
 
+def test_a_relu_may_stand_twice_but_no_convolution(build):
+    relu, pool = nn.ReLU(), nn.MaxPool2d(2)
+    first, second = nn.Conv2d(2, 2, 3, padding=1), nn.Conv2d(2, 2, 3, padding=1)
+    head = [nn.Flatten(), nn.Linear(8, 5), relu, nn.Linear(5, 3)]
+    shared = nn.Sequential(first, relu, pool, second, relu, pool, *head)
+    x, y = make_batch((2,), (8, 8), 6)
+    assert ConvStep.fits(shared)
+    assert_same_gradient(shared, x, y, torch.arange(6))
+    with torch.no_grad():
+        torch.testing.assert_close(ConvForward(FlatModule(shared))(x), shared(x))
+    assert not ConvStep.fits(nn.Sequential(first, relu, pool, first, relu, pool, *head))
+
+
 def test_frozen_or_double_parameters_take_autograd():
     frozen = make_net((2, 4), (8, 8))
     frozen[0].weight.requires_grad_(False)
