@@ -3,14 +3,23 @@
 CVRCORE_EXT=auto     build the kernels if a compiler works (default)
 CVRCORE_EXT=require  fail if the kernels cannot be built
 CVRCORE_EXT=skip     do not build; the Numba kernels are used
+
+Modules are compiled in parallel. Built modules are kept in a cache, so that a second environment
+or clone on the same machine copies them: CVRCORE_BUILD_CACHE=FOLDER (default:
+~/.cache/cvrcore/kernels), or off.
 """
 
+import hashlib
+import json
 import os
 import platform
 import shutil
+import sysconfig
+import tempfile
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 SUBJECTS = (
     "affinity",
@@ -34,9 +43,95 @@ if platform.machine() in ("x86_64", "AMD64") and os.name != "nt":
 PARTS = {"base": (*SUBJECTS, "cpu"), "v4": ("convolution",)}
 
 
+KEPT = 4  # builds in the cache
+
+
+class Cache:
+    """Finished builds on disk, one folder each, named by a hash of everything that goes in."""
+
+    def __init__(self, cython):
+        wanted = os.environ.get("CVRCORE_BUILD_CACHE", "")
+        usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        root = Path(wanted) if wanted else usual / "cvrcore" / "kernels"
+        self.folder = None if wanted == "off" else root / self._key(cython)
+
+    @staticmethod
+    def _key(cython):
+        settings = ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS")
+        facts = [cython, platform.machine(), *platform.libc_ver(), platform.python_version()]
+        facts += [str(sysconfig.get_config_var(name)) for name in ("EXT_SUFFIX", "CC", "CFLAGS")]
+        facts += [os.environ.get(name, "") for name in settings]
+        digest = hashlib.sha256(json.dumps(facts).encode())
+        sources = [Path("cvrcore_ext").glob(pattern) for pattern in ("*.pyx", "*.pxd", "*.h")]
+        for path in [Path(__file__), *sorted(path for some in sources for path in some)]:
+            content = path.read_bytes()
+            digest.update(f"{path.name} {len(content)} ".encode() + content)
+        return digest.hexdigest()[:24]
+
+    def find(self):
+        """Return the file of each module; none unless every file is there and whole."""
+        try:
+            listed = json.loads((self.folder / "modules.json").read_text())
+            found = {name: self.folder / name for name in listed}
+            whole = all(_hash(path) == listed[name] for name, path in found.items())
+        except (OSError, TypeError, ValueError, AttributeError):
+            return {}
+        return found if whole else {}
+
+    def keep(self, built):
+        """Copy built modules into the cache, all or none; a cache that fails changes nothing."""
+        if self.folder is None:
+            return
+        try:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            scratch = Path(tempfile.mkdtemp(dir=self.folder.parent))
+            for name, path in built.items():
+                shutil.copyfile(path, scratch / name)
+            hashes = {name: _hash(scratch / name) for name in built}
+            (scratch / "modules.json").write_text(json.dumps(hashes))
+            shutil.rmtree(self.folder, ignore_errors=True)
+            os.replace(scratch, self.folder)
+            builds = sorted(self.folder.parent.iterdir(), key=lambda path: path.stat().st_mtime)
+            for old in builds[:-KEPT]:
+                shutil.rmtree(old, ignore_errors=True)
+        except OSError as error:
+            print(f"cvrcore: built modules are not cached: {error}")
+
+
+def _hash(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class BuildKernels(build_ext):
+    """Compile the modules, or copy all of them from the cache."""
+
+    cache = None
+    cached = {}  # file of each module, if the cache has them all
+
+    def build_extension(self, extension):
+        if extension.name not in self.cached:
+            super().build_extension(extension)
+            return
+        target = Path(self.get_ext_fullpath(extension.name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(self.cached[extension.name], target)
+
+    def build_extensions(self):
+        if self.cached:
+            print(f"cvrcore: kernels are copied from {self.cache.folder}")
+        super().build_extensions()
+        built = {e.name: Path(self.get_ext_fullpath(e.name)) for e in self.extensions}
+        if self.cache and not self.cached and all(path.exists() for path in built.values()):
+            self.cache.keep(built)
+
+
 def kernels(mode):
     """Return one extension per kernel module and instruction set."""
+    import Cython
     from Cython.Build import cythonize
+
+    BuildKernels.cache = Cache(Cython.__version__)
+    found_in_cache = BuildKernels.cache.find()
 
     found = []
     for level, flags in LEVELS.items():
@@ -64,6 +159,9 @@ def kernels(mode):
         "initializedcheck": False,
         "cdivision": True,
     }
+    if {module.name for module in found} == set(found_in_cache):
+        BuildKernels.cached = found_in_cache
+        return found  # nothing to compile: sources are not read
     modules = cythonize(found, compiler_directives=directives)
     for module in modules:  # cythonize drops the `optional` flag
         module.optional = mode == "auto" or ".base." not in module.name
@@ -79,4 +177,8 @@ except ImportError:
     if mode == "require":
         raise
     modules = []
-setup(ext_modules=modules, options={"build_ext": {"parallel": os.cpu_count() or 1}})
+setup(
+    ext_modules=modules,
+    cmdclass={"build_ext": BuildKernels},
+    options={"build_ext": {"parallel": os.cpu_count() or 1}},
+)
