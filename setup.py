@@ -42,7 +42,6 @@ if platform.machine() in ("x86_64", "AMD64") and os.name != "nt":
 #: What is built for a level; every subject where nothing is said.
 PARTS = {"base": (*SUBJECTS, "cpu"), "v4": ("convolution",)}
 
-
 KEPT = 4  # builds in the cache
 
 

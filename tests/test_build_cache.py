@@ -50,7 +50,12 @@ def checkout(tmp_path):
         for subject in ("draws", "cpu"):
             (tree / "cvrcore_ext" / f"{subject}.pyx").write_text(source)
         setup = (ROOT / "setup.py").read_text()
-        setup, n = re.subn(r"SUBJECTS = \(.*?\n\)", 'SUBJECTS = ("draws",)', setup, flags=re.DOTALL)
+        setup, n = re.subn(
+            r"\n\nKEPT = ",
+            '\n\nSUBJECTS = ("draws",)\nLEVELS = {"base": [], "v3": []}\n'
+            'PARTS = {"base": ("draws", "cpu")}\nKEPT = ',
+            setup,
+        )
         assert n == 1
         (tree / "setup.py").write_text(setup)
         return tree
@@ -77,7 +82,7 @@ def build(tree, cache, **settings):
     assert done.returncode == 0, done.stderr
     compiled = (tree / "calls.txt").exists()
     (tree / "calls.txt").unlink(missing_ok=True)
-    for module in ("base.draws", "base.cpu", *["v3.draws"] * (os.uname().machine == "x86_64")):
+    for module in ("base.draws", "base.cpu", "v3.draws"):
         code = f"import cvrcore_ext.{module}"
         subprocess.run([sys.executable, "-c", code], cwd=tree, check=True, timeout=60)
     return compiled
