@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import aggregators, features
+    from .advice import Recommendation, recommend
     from .algorithm import (
         boltzmann,
         coalitions,
@@ -38,6 +39,7 @@ __all__ = [
     "IdMap",
     "Incident",
     "Plan",
+    "Recommendation",
     "Rule",
     "Selection",
     "Selector",
@@ -50,6 +52,7 @@ __all__ = [
     "influence",
     "make_plan",
     "make_selector",
+    "recommend",
     "select",
     "show_config",
     "update_covariance",
@@ -63,6 +66,7 @@ _HOMES = {
     "IdMap": "ids",
     "Incident": "guards",
     "Plan": "runtime.plan",
+    "Recommendation": "advice",
     "Selection": "selection",
     "Selector": "selectors.base",
     "Rule": "selectors.options",
@@ -75,6 +79,7 @@ _HOMES = {
     "influence": "algorithm",
     "make_plan": "runtime.plan",
     "make_selector": "selectors",
+    "recommend": "advice",
     "select": "algorithm",
     "show_config": "runtime.config",
     "update_covariance": "algorithm",

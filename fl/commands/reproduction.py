@@ -18,7 +18,7 @@ def reproduce(
         str,
         typer.Argument(
             help="classification, kernels, regression, participation, ablations, theory, "
-            "overview, all; beyond, holdout, variance."
+            "overview, all; beyond, holdout, balanced, variance."
         ),
     ],
     preset: Preset = None,
@@ -32,7 +32,11 @@ def reproduce(
     ] = None,
     seeds: Annotated[
         int | None,
-        option("Number of paired seeds.", "--seeds", default="3; regression 20; beyond, holdout 5"),
+        option(
+            "Number of paired seeds.",
+            "--seeds",
+            default="3; regression 20; beyond, holdout, balanced 5",
+        ),
     ] = None,
     rounds: Annotated[
         int | None, option("Rounds.", "--rounds", default="MNIST 200, others 100")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table as TerminalTable
 
 #: Experiments whose table shows gain and cost of each part.
-LADDERS = ("beyond", "holdout")
+LADDERS = ("beyond", "holdout", "balanced")
 #: Width of a terminal in which a ladder shows its paired differences.
 _WIDE = 110
 #: Width of a policy's name, and of an aggregator's numbers.

@@ -10,12 +10,12 @@ from ..definition import Experiment, Request
 TABLES = ("classification", "kernels", "regression", "ablations", "participation")
 DRAWINGS = ("overview", "theory")
 #: Experiments beyond the paper; ``all`` leaves them out.
-BEYOND = ("beyond", "holdout", "variance")
+BEYOND = ("beyond", "holdout", "balanced", "variance")
 NAMES = (*TABLES, *DRAWINGS, *BEYOND, "all")
 #: Experiments in the order of the paper, as a page shows them.
 ORDER = (
     "classification", "overview", "participation", "kernels", "regression", "ablations", "theory",
-    "beyond", "holdout", "variance",
+    "beyond", "holdout", "balanced", "variance",
 )  # fmt: skip
 
 
