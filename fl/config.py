@@ -257,12 +257,15 @@ class EngineConfig:
     long enough to pay for their start. `timeout` bounds one client's training, in seconds.
     `address` is that of a Ray cluster, ``"auto"`` or HOST:PORT; without one, engine ``"ray"``
     takes the cluster that ``RAY_ADDRESS`` names, or starts one of its own on this machine.
+    `gpu_share` is the part of a GPU that a task of engine ``"ray"`` asks for, where
+    ``training.device`` is one.
     """
 
     name: Literal["auto", "serial", "processes", "ray", "flower"] = "auto"
     workers: int | None = None
     timeout: float = 600.0
     address: str | None = None
+    gpu_share: float = 1.0
 
     def __post_init__(self) -> None:
         one_of(self.name, "engine.name", ("auto", "serial", "processes", "ray", "flower"))
@@ -273,6 +276,8 @@ class EngineConfig:
         if self.workers is not None:
             at_least(self.workers, "engine.workers", 1)
         above(self.timeout, "engine.timeout", 0.0)
+        above(self.gpu_share, "engine.gpu_share", 0.0)
+        share(self.gpu_share, "engine.gpu_share")
 
 
 @dataclasses.dataclass(frozen=True)

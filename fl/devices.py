@@ -1,7 +1,14 @@
-"""The setting ``training.device`` in, torch devices out: where clients train."""
+"""The setting ``training.device`` in, torch devices out: where clients train.
+
+`to_device` and `to_host` are the only ways of samples, models and results between main memory
+and a device. Everything between them stays on the device, and no step reads a value back.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 
 from .settings import ConfigError
@@ -30,7 +37,7 @@ def resolve(name: str) -> torch.device:
         return torch.device("cuda", device.index or 0)
     if device.type == "mps":
         _refuse_missing(name, device, int(_has_mps()))
-    elif device.type not in ("cpu", "meta"):
+    elif device.type != "cpu":
         raise ConfigError(
             f"training.device must be 'cpu', 'cuda', 'cuda:N', 'mps' or 'auto', got {name!r}"
         )
@@ -46,6 +53,17 @@ def devices_of(name: str) -> list[str]:
     if device.type == "cuda" and name in ("cuda", "auto"):
         return [f"cuda:{i}" for i in range(torch.cuda.device_count())]
     return [str(device)]
+
+
+def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return `values` on `device`; on the CPU they are not copied."""
+    return values.to(device)
+
+
+def to_host(values: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return `values` as an array in main memory; of the CPU they are not copied."""
+    array: np.ndarray[Any, Any] = values.detach().cpu().numpy()
+    return array
 
 
 def _has_mps() -> bool:

@@ -19,6 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from .devices import to_device, to_host
+
 Vector = NDArray[np.floating[Any]]
 Shape = tuple[int, ...]
 
@@ -166,7 +168,7 @@ class FlatModule:
 
     def load(self, vector: Vector) -> None:
         """Take over the values of `vector`, in one transfer."""
-        self.vector.copy_(torch.from_numpy(vector))
+        self.vector.copy_(to_device(torch.from_numpy(vector), self.device))
         for buffer, values in self._buffers():
             whole = not buffer.dtype.is_floating_point
             buffer.copy_(values.round() if whole else values)
@@ -175,7 +177,7 @@ class FlatModule:
         """Return a copy of the present values, in one transfer."""
         for buffer, values in self._buffers():
             values.copy_(buffer)
-        copy: Vector = self.vector.detach().cpu().numpy().copy()
+        copy: Vector = to_host(self.vector).copy()
         return copy
 
     def _buffers(self) -> list[tuple[torch.Tensor, torch.Tensor]]:

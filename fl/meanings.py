@@ -99,6 +99,7 @@ MEANINGS = {
     "engine.workers": "worker processes; not set: one per core",
     "engine.timeout": "seconds for one client's training",
     "engine.address": 'Ray cluster: "auto" or HOST:PORT',
+    "engine.gpu_share": 'part of a GPU that a task of "ray" asks for, where training.device is one',
 }
 
 

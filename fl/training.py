@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .config import TrainingConfig
+from .devices import to_device, to_host
 from .flat import FlatModule, Vector
 from .objectives import Objective
 from .optimiser import OptimiserStep, is_plain
@@ -114,23 +115,25 @@ class LocalTrainer:
         every gradient, as SCAFFOLD and FedDyn do; `lr` is the step length, by default that of
         the settings.
         """
+        device = self.model.device
         begin, end = self.samples.train_range(client)
-        loss = None
-        if statistic is not None:
-            loss = summarise(self.measure(vector, "train", begin, end).values, statistic)
         self.model.load(vector)
+        x, y = self._moved("train", begin, end)
+        received = None if statistic is None else self._scored(x, y)
         self.model.module.train()
-        y = self.samples.y_train[begin:end].to(self.model.device)
         targets = self.step.targets(y, self.samples.n_classes)
         self.step.whole = shift is not None
-        x, flat = self.step.begin(self.samples.x_train[begin:end].to(self.model.device))
+        x, flat = self.step.begin(x)
         added = None
         if shift is not None:
-            added = torch.tensor(shift, dtype=flat.dtype, device=flat.device)[: flat.numel()]
+            added = to_device(torch.tensor(shift, dtype=flat.dtype), device)[: flat.numel()]
         rng, lr = np.random.default_rng(stream), self.training.lr if lr is None else lr
-        with seeded(_child(stream), self.model.device) if self._draws else nullcontext():
+        with seeded(_child(stream), device) if self._draws else nullcontext():
             steps = self._descend(x, targets, flat, rng, mu, lr, added)
         self.step.end()
+        loss = None
+        if received is not None and statistic is not None:
+            loss = summarise(to_host(received)[0], statistic)
         return Update(self.model.export(), loss, steps)
 
     def _descend(
@@ -148,7 +151,7 @@ class LocalTrainer:
         shuffled, shuffled_targets = torch.empty_like(x), torch.empty_like(targets)
         orders = np.stack([rng.permutation(len(x)) for _ in range(epochs)])
         steps = 0
-        for order in torch.from_numpy(orders).to(x.device):
+        for order in to_device(torch.from_numpy(orders), x.device):
             torch.index_select(x, 0, order, out=shuffled)
             torch.index_select(targets, 0, order, out=shuffled_targets)
             for a in range(0, len(x), size):
@@ -168,21 +171,27 @@ class LocalTrainer:
                 steps += 1
         return steps
 
-    @torch.no_grad()
     def measure(self, vector: Vector, split: str, begin: int, end: int) -> Losses:
         """Return loss and score of `vector` on samples ``begin .. end - 1`` of a split."""
         self.model.load(vector)
+        return Losses(*to_host(self._scored(*self._moved(split, begin, end))))
+
+    def _moved(self, split: str, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return samples of a split on the device."""
+        x, y = self.samples.split(split)
+        device = self.model.device
+        return to_device(x[begin:end], device), to_device(y[begin:end], device)
+
+    @torch.no_grad()
+    def _scored(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return losses and scores of samples by the present model, shape (2, n), on its device."""
         self.model.module.eval()
-        x, y = (part[begin:end].to(self.model.device) for part in self.samples.split(split))
-        found = []
-        for a in range(0, end - begin, FORWARD_BATCH):
-            inputs, wanted = x[a : a + FORWARD_BATCH], y[a : a + FORWARD_BATCH]
-            found.append(self.objective.each(self._forward(inputs), wanted))
-        if not found:
-            return Losses(np.empty(0, np.float32), np.empty(0, np.float32))
-        losses, scores = (torch.cat(parts) for parts in zip(*found, strict=True))
-        both = torch.stack([losses.to(torch.float32), scores.to(torch.float32)]).cpu().numpy()
-        return Losses(both[0], both[1])
+        found = [x.new_empty(2, 0, dtype=torch.float32)]
+        for a in range(0, len(x), FORWARD_BATCH):
+            output = self._forward(x[a : a + FORWARD_BATCH])
+            pair = self.objective.each(output, y[a : a + FORWARD_BATCH])
+            found.append(torch.stack([part.to(torch.float32) for part in pair]))
+        return torch.cat(found, dim=1)
 
 
 def _child(stream: np.random.SeedSequence) -> np.random.SeedSequence:

@@ -89,6 +89,10 @@ class Job:
     seed: int
     own: Own | None = None
 
+    def on(self, device: str) -> Job:
+        """Return the same job on one device of torch."""
+        return dataclasses.replace(self, training=dataclasses.replace(self.training, device=device))
+
     def module(self, number: int = 0) -> nn.Module:
         """Return a new module with the values of initial model `number`, on the CPU."""
         seed = Streams(self.seed).sequence("init", number)

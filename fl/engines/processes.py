@@ -23,6 +23,7 @@ class _Process:
     """One worker process and its present task."""
 
     def __init__(self, job: Job, descriptor: object, memory: int, timeout: float) -> None:
+        self.job = job
         ours, theirs = socket.socketpair()
         # Bounds a message that the other side stops reading or writing half-way.
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
@@ -68,18 +69,26 @@ class ProcessEngine(Engine):
         Number of processes. Default: the cores this process may use.
     timeout : float
         Seconds that one task may take.
+    devices : sequence of str, optional
+        One worker for each of these devices of torch, in place of `workers`. A worker that is
+        free gets the longest task left, so that a fast device does more of them.
     """
 
     def __init__(
-        self, job: Job, samples: ClientSamples, workers: int | None = None, timeout: float = 600.0
+        self,
+        job: Job,
+        samples: ClientSamples,
+        workers: int | None = None,
+        timeout: float = 600.0,
+        devices: Sequence[str] = (),
     ) -> None:
         if os.name != "posix":
             raise EngineError("engine 'processes' needs a POSIX system; use engine 'serial'")
-        self._job = job
         self._timeout = timeout
         self._memory, self._descriptor, self._samples = share(samples)
         self._n_failed_starts = 0
-        self._pool = [self._start() for _ in range(workers or cores())]
+        jobs = [job.on(device) for device in devices] or [job] * (workers or cores())
+        self._pool = [self._start(own) for own in jobs]
 
     def close(self) -> None:
         """End the workers and release the shared memory."""
@@ -90,8 +99,8 @@ class ProcessEngine(Engine):
             os.close(self._memory)
             self._memory = -1
 
-    def _start(self) -> _Process:
-        return _Process(self._job, self._descriptor, self._memory, self._timeout)
+    def _start(self, job: Job) -> _Process:
+        return _Process(job, self._descriptor, self._memory, self._timeout)
 
     def _do(self, models: Vector, tasks: Sequence[Task]) -> list[Update | Losses | None]:
         if not self._pool:
@@ -150,7 +159,7 @@ class ProcessEngine(Engine):
                     f"{self._n_failed_starts} worker processes in a row died before their first "
                     "answer; see their messages above, or use engine 'serial'"
                 ) from None
-            self._pool[self._pool.index(process)] = self._start()
+            self._pool[self._pool.index(process)] = self._start(process.job)
             return i
         process.answered, self._n_failed_starts = True, 0
         if error is not None:
@@ -161,7 +170,7 @@ class ProcessEngine(Engine):
         for n, process in enumerate(self._pool):
             if process.task is not None:
                 process.end()
-                self._pool[n] = self._start()
+                self._pool[n] = self._start(process.job)
 
 
 def cores() -> int:

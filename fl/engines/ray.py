@@ -74,6 +74,9 @@ class RayEngine(Engine):
         Tasks at a time. Default: the cores of the cluster.
     timeout : float
         Seconds that one task may take.
+    gpu_share : float
+        Part of a GPU that a task asks for, where the job's device is ``"cuda"`` or ``"auto"``
+        and the cluster has GPUs; Ray then lets the task see that GPU alone.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class RayEngine(Engine):
         address: str | None = None,
         workers: int | None = None,
         timeout: float = 600.0,
+        gpu_share: float = 1.0,
     ) -> None:
         ray: Any = require("ray", "2.40", "ray")
         self._ray = ray
@@ -94,13 +98,17 @@ class RayEngine(Engine):
                 address = os.environ.get("RAY_ADDRESS") or address
             _connect(ray, address, workers)
         try:
+            device, self._gpus = ray_device(
+                job.training.device, ray.cluster_resources().get("GPU", 0.0), gpu_share
+            )
             self._stored: Any = ray.put(samples.arrays())
-            self._job: Any = ray.put(job)
+            self._job: Any = ray.put(job.on(device))
         except BaseException:
             self.close()
             raise
         self._run = secrets.token_hex(8)
-        self._remote: Any = ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1)(work)
+        asked = {"num_cpus": 1, "num_gpus": self._gpus, "max_retries": ATTEMPTS - 1}
+        self._remote: Any = ray.remote(**asked)(work)
 
     def close(self) -> None:
         """Drop the samples and leave the cluster; one that was started here is stopped."""
@@ -116,7 +124,7 @@ class RayEngine(Engine):
         todo = deque(longest_first(tasks, self._samples))
         running: dict[Any, tuple[int, float]] = {}  # task and deadline
         stored = self._ray.put(np.ascontiguousarray(models))
-        at_once = self._workers or max(int(self._ray.cluster_resources().get("CPU", 1)), 1)
+        at_once = self._workers or self._places()
         try:
             while todo or running:
                 while todo and len(running) < at_once:
@@ -136,6 +144,14 @@ class RayEngine(Engine):
                 self._ray.cancel(answer, force=True)
         return answers
 
+    def _places(self) -> int:
+        """Return how many tasks the cluster can do at a time."""
+        there = self._ray.cluster_resources()
+        places = there.get("CPU", 1)
+        if self._gpus:
+            places = min(places, there.get("GPU", 0) / self._gpus)
+        return max(int(places), 1)
+
     def _late(self, running: dict[Any, tuple[int, float]]) -> list[Any]:
         now = time.monotonic()
         return [answer for answer, (_, deadline) in running.items() if deadline <= now]
@@ -150,6 +166,29 @@ class RayEngine(Engine):
         except errors.RayError as error:
             _log.warning("a task was lost %d times: %s", ATTEMPTS, type(error).__name__)
             return None
+
+
+def ray_device(device: str, n_gpus: float, gpu_share: float) -> tuple[str, float]:
+    """Return the device of a task, as the task sees it, and the part of a GPU to ask for.
+
+    Raises
+    ------
+    EngineError
+        For a GPU where the cluster has none, and for a GPU by number: Ray numbers them.
+    """
+    if device == "auto":
+        device = "cuda" if n_gpus else "cpu"
+    if device == "cpu":
+        return device, 0.0
+    if device != "cuda":
+        raise EngineError(
+            f"training.device must be 'cpu', 'cuda' or 'auto' with engine 'ray', got {device!r}"
+        )
+    if n_gpus < gpu_share:
+        raise EngineError(
+            f"training.device 'cuda' is not there: the Ray cluster has {n_gpus:g} GPUs; use 'cpu'"
+        )
+    return "cuda:0", gpu_share
 
 
 def _connect(ray: Any, address: str | None, workers: int | None) -> None:
