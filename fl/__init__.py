@@ -15,10 +15,12 @@ _PUBLIC = {
     "make_config": "presets",
     "METHODS": "presets",
     "load_federation": "data",
+    "Federation": "data",
 }
 
 __all__ = [
     "METHODS",
+    "Federation",
     "History",
     "Metric",
     "RunConfig",
@@ -32,4 +34,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    if name == "data":
+        return importlib.import_module(f"{__name__}.data")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

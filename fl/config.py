@@ -127,7 +127,8 @@ class SelectionConfig:
     `n_features` coordinates of the last layer are shown to policies that watch models;
     None shows the whole layer. `features` says which: "model", those of the trained model, as
     in the paper; "update", of its difference from the model that was sent; "head", the
-    direction of the output layer's bias update (`cvrcore.head`). The first `shared_warmup`
+    direction of the output layer's bias update (`cvrcore.head`). `layer` names a part of the
+    model, as ``"encoder"``, whose last layer is watched instead. The first `shared_warmup`
     rounds are drawn uniformly, with the same draws whatever the policy: its own begin
     after them. `server_samples` training samples are taken away from the clients and kept by
     the server, for policies that measure what a client's model is worth (`shapley`).
@@ -137,6 +138,7 @@ class SelectionConfig:
     n_select: int = 10
     n_features: int | None = None
     features: Literal["model", "update", "head"] = "model"
+    layer: str | None = None
     shared_warmup: int = 0
     server_samples: int = 0
     options: Options = dataclasses.field(default_factory=dict)

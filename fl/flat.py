@@ -84,6 +84,17 @@ class Layout:
         """Return the parameters of `vector` as views, in the module's order and shapes."""
         return list(self.state(vector, buffers=False).values())
 
+    def within(self, module: str | None, vector: Vector) -> list[Vector]:
+        """Return the parameters of the sub-module called `module`; None: of the whole module."""
+        state = self.state(vector, buffers=False)
+        if module is None:
+            return list(state.values())
+        found = [v for n, v in state.items() if n.startswith(f"{module}.") or n == module]
+        if not found:
+            layers = list(dict.fromkeys(name.rpartition(".")[0] for name in self.names))
+            raise ValueError(f"{module!r} has no parameters to watch; {', '.join(layers)} have")
+        return found
+
     def entries(self) -> list[tuple[str, list[int]]]:
         """Return name and shape of every parameter and buffer, in order."""
         names = (*self.names, *self.buffer_names)

@@ -60,6 +60,7 @@ MEANINGS = {
     "selection.policy": "policy that picks clients: `cvrcore policies`",
     "selection.n_select": "clients picked in a round, P",
     "selection.n_features": "coordinates that a policy watches; not set: the whole last layer",
+    "selection.layer": "part of the model whose last layer is watched; not set: the whole model",
     "selection.features": 'what is watched: "model", "update" (its difference from the model '
     'sent) or "head" (direction of the output bias)',
     "selection.shared_warmup": "uniform first rounds, with the same draws for every policy",

@@ -116,7 +116,10 @@ class Server:
                 "training.local must go with an algorithm of one model, got "
                 f"{len(self.algorithm.models)} models of {config.algorithm.name!r}"
             )
-        initial = self.layout.split(self._initial_model(0))
+        try:
+            initial = self._watchable(self._initial_model(0))
+        except ValueError as error:
+            raise ConfigError(f"selection.layer {error}") from None
         self.policy = Policy(config.selection, federation, initial, self.streams, config.rounds)
         if "utilities" in self.policy.needs and self._own_samples is None:
             raise ConfigError(
@@ -256,7 +259,7 @@ class Server:
         model = self.algorithm.models[0]
         if len(self.algorithm.models) > 1:
             model = self.algorithm.consensus(self.algorithm.deployment())
-        return {"sent": self.policy.watched(self.layout.split(model))}
+        return {"sent": self.policy.watched(self._watchable(model))}
 
     def _report(
         self,
@@ -268,8 +271,8 @@ class Server:
         """Return what the policy uses of the reporting clients: models, losses, signals."""
         report: dict[str, Any] = {}
         if self.policy.features is not None:
-            models = [self.layout.split(update.vector) for update in updates]
-            sent = [self.layout.split(model) for model in self.algorithm.models]
+            models = [self._watchable(update.vector) for update in updates]
+            sent = [self._watchable(model) for model in self.algorithm.models]
             received = [sent[start] for start in starts]
             if "updates" in selector.needs:
                 report["updates"] = self.policy.updates(models, received)
@@ -377,6 +380,10 @@ class Server:
 
     def _initial_model(self, j: int) -> Vector:
         return FlatModule(self.job.module(j)).export()
+
+    def _watchable(self, model: Vector) -> list[Vector]:
+        """Return the parameters of which a policy watches the last layer."""
+        return self.layout.within(self.config.selection.layer, model)
 
     def _work(self) -> float:
         config = self.config

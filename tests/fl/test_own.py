@@ -1,3 +1,8 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pandas
 import pytest
@@ -315,3 +320,21 @@ def test_a_federation_of_other_size_is_adapted_to_with_a_word(caplog):
     assert "has 4 clients; data.n_clients = 6 of the settings does not count" in caplog.text
     with pytest.raises(ConfigError, match="n_select must be at most the 3 clients"):
         fl.run(config(), federation=federation(n_clients=3), model=make_net)
+
+
+def test_a_policy_watches_the_layer_that_is_named():
+    given = {"federation": federation(), "model": make_net}
+    settings = config(selection__policy="fedcvr-bolt", selection__options={"warmup": 1})
+    assert fl.run(settings, **given).facts["n_features"] == 6 * 3 + 3
+    first = fl.run(settings.replace(selection__layer="first"), **given)
+    assert first.facts["n_features"] == 8 * 6 + 6
+    with pytest.raises(ConfigError, match="layer 'drop' has no parameters to watch; first, bn, he"):
+        fl.run(settings.replace(selection__layer="drop"), **given)
+
+
+def test_the_page_about_own_models_runs_as_printed():
+    page = (Path(__file__).parents[2] / "docs" / "own-model.md").read_text()
+    snippets = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(snippets) == 1
+    for snippet in snippets:
+        subprocess.run([sys.executable, "-c", snippet], check=True, timeout=120)
