@@ -7,7 +7,13 @@ from numpy.testing import assert_array_equal
 
 import cvrcore
 from cvrcore.features import FeatureMap
-from cvrcore.integrations.roster import ClientInfo, NoEligibleClientError, Reply, Roster
+from cvrcore.integrations.roster import (
+    ClientInfo,
+    NeverReportedError,
+    NoEligibleClientError,
+    Reply,
+    Roster,
+)
 
 POLICIES = ["uniform", "power-of-choice", "active", "oort", "fedcbs", "fedcvr-bolt"]
 SIZES = {f"client-{k}": 10.0 + k for k in range(8)}
@@ -275,3 +281,199 @@ def _round(roster, names):
     picked = roster.select(names)
     roster.report({id: Reply() for id in picked})
     return picked
+
+
+def test_label_counts_are_judged_client_by_client():
+    roster = Roster("fedcbs", n_select=2, seed=0)
+    good = {f"g{k}": ClientInfo(5.0, [1, 2, 2 + k]) for k in range(3)}
+    bad = {
+        "short": [1, 2], "negative": [1, -2, 3], "nan": [1, np.nan, 2], "text": ["a", "b", "c"],
+        "zero": [0, 0, 0], "deep": [[1, 2, 3]], "none": None, "complex": [1j, 2, 3],
+    }  # fmt: skip
+    refused = roster.register({**{n: ClientInfo(5.0, c) for n, c in bad.items()}, **good})
+    assert set(refused) == set(bad)
+    assert set(roster.select([*bad, *good])) <= set(good)
+    later = roster.register({n: ClientInfo(5.0, c) for n, c in bad.items()})
+    assert set(later) == set(bad)
+    assert roster.selector.n_clients == 3
+
+
+@pytest.mark.parametrize("weight", ["12", None, [3], 10**400, 9.1e18, True, 1j, np.array([1, 2])])
+def test_number_of_samples_of_another_kind_refuses_that_client_only(weight):
+    roster = Roster("uniform", n_select=2, seed=0)
+    refused = roster.register({"bad": ClientInfo(weight), "a": ClientInfo(1), "b": ClientInfo(2)})
+    assert list(refused) == ["bad"]
+    assert sorted(roster.select(["bad", "a", "b"])) == ["a", "b"]
+
+
+def test_newcomers_beyond_the_memory_limit_are_refused(caplog):
+    options = {"memory_limit": 2e5, "warmup": 0, "n_features": 10}
+    roster = Roster("fedcvr-bolt", n_select=3, seed=0, options=options)
+    roster.register({f"c{k:04d}": ClientInfo(1.0) for k in range(8)})
+    crowd = {f"n{k:04d}": ClientInfo(1.0) for k in range(4000)}
+    refused = roster.register(crowd)
+    n_joined = roster.selector.n_clients - 8
+    assert 0 < len(refused) == len(crowd) - n_joined
+    assert "no memory for another client" in caplog.text
+    assert set(refused) == set(sorted(crowd)[n_joined:])  # the last ones, in the order of ids
+    picked = roster.select([*crowd, "c0001"])
+    assert not set(picked) & set(refused)
+
+
+def test_fewer_clients_than_places_are_all_taken_until_more_connect(caplog):
+    roster = Roster("uniform", n_select=3, seed=0)
+    assert roster.register({"zero": ClientInfo(0)})  # no client with samples yet
+    roster.register({"b": ClientInfo(1), "a": ClientInfo(1)})
+    assert "2 clients are registered and n_select is 3" in caplog.text
+    assert sorted(_round(roster, ["a", "b"])) == ["a", "b"]
+    roster.register({"c": ClientInfo(1), "d": ClientInfo(1)})
+    assert roster.ids.slots(["a", "b", "c", "d"]).tolist() == [0, 1, 2, 3]
+    assert len(_round(roster, ["a", "b", "c", "d"])) == 3
+
+
+def test_durations_are_judged_one_by_one():
+    """An invalid one fails its client; an unknown one counts as the slowest."""
+    told = {}
+
+    class Listening(type(cvrcore.make_selector("oort", 3, 1))):
+        name = "oort"
+
+        def _learn(self, report):
+            told.update(zip(report.clients.tolist(), report.durations, strict=True))
+            super()._learn(report)
+
+    roster = Roster(Listening(4, 4, seed=0))
+    roster.register({k: ClientInfo() for k in range(4)})
+    roster.select(range(4))
+    seconds = {0: 2.0, 1: float("nan"), 2: None, 3: 5.0}
+    roster.report({k: Reply(loss=1.0, seconds=s) for k, s in seconds.items()})
+    assert told == {0: 2.0, 2: 5.0, 3: 5.0}
+    assert list(roster.rounds[0].failed) == [1]
+
+
+def test_losses_that_nobody_sends_are_an_error_that_says_what_to_send():
+    hints = {"losses": "call report_loss", "probe": "give loss=f"}
+    roster = Roster("oort", n_select=3, seed=4, hints=hints)
+    roster.register(infos(SIZES))
+    picked = roster.select(SIZES)
+    with pytest.raises(NeverReportedError, match=r"the rms.*none of 3 clients.*call report_loss"):
+        roster.report({id: Reply() for id in picked})
+    roster = Roster("power-of-choice", n_select=3, seed=4, hints=hints)
+    roster.register(infos(SIZES))
+    with pytest.raises(NeverReportedError, match="none of 6 clients sent one: give loss=f"):
+        roster.select(SIZES, lambda ids: {})
+    assert roster.select(SIZES, lambda ids: {ids[0]: 1.0})  # one is enough to go on
+    roster.report({})
+    assert roster.select(SIZES, lambda ids: {ids[0]: "text"})  # a bad day of everybody
+
+
+def test_one_line_a_round_says_who_was_picked_by_whom_and_in_which_phase():
+    lines = []
+    roster = Roster("fedcvr-bolt", n_select=2, seed=0, options={"warmup": 1}, log=lines.append)
+    roster.watch(INITIAL)
+    roster.register(infos(SIZES))
+    for t in range(2):
+        roster.report(replies(roster.select(SIZES), t))
+    assert re.fullmatch(
+        r"selection 1 by fedcvr-bolt, warm-up round 1 of 1: 2 of 8 clients: client-\d, client-\d",
+        lines[0],
+    )
+    assert lines[1].startswith("selection 2 by fedcvr-bolt: 2 of 8 clients: client-")
+
+
+def test_warm_up_that_leaves_no_round_is_a_warning(caplog):
+    roster = Roster("fedcvr-bolt", n_select=2, seed=0, options={"warmup": 5})
+    roster.watch(INITIAL)
+    roster.announce(5)
+    roster.register(infos(SIZES))
+    assert "will not act: all 5 announced rounds are warm-up" in caplog.text
+    caplog.clear()
+    ready = Roster(cvrcore.CoalitionSelector(8, 10, 2, warmup=9, seed=0))
+    ready.announce(9)
+    assert "fedcvr-bolt will not act: all 9 rounds are warm-up" in caplog.text
+    auto = Roster("fedcvr-bolt", n_select=2, seed=0)
+    auto.watch(INITIAL)
+    auto.announce(6)
+    auto.register(infos(SIZES))
+    assert auto.selector.warmup == 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        ("optimal", {"design": "poisson"}),
+        ("k-vib", {}),
+        ("drift", {}),
+        ("divfl", {}),
+        ("multinomial", {}),
+        ("clustered", {}),
+        ("shapley", {}),
+        ("fedcor", {}),
+        ("hics", {}),
+        ("pivotal", {}),
+    ],
+)
+def test_what_a_policy_needs_is_read_from_the_replies(policy, options):
+    utility = (
+        (lambda model: -float(np.square(model["out.bias"]).sum())) if policy == "shapley" else None
+    )
+    roster = Roster(policy, n_select=3, seed=4, options=options, utility=utility)
+    roster.watch(INITIAL)
+    roster.register(infos(SIZES))
+    roster.watch(INITIAL)
+    for t in range(8):
+        sent = model_of("server", t)
+        picked = roster.select(SIZES, losses, sent)
+        assert set(roster.report(replies(picked, t), sent=sent)) == set(picked)
+    assert roster.selector.round == 8
+
+
+def test_rounds_without_anybody_are_closed():
+    roster = Roster("optimal", n_select=1, seed=1, options={"design": "poisson"})
+    roster.register(infos(SIZES))
+    sizes = []
+    for t in range(30):
+        picked = roster.select(SIZES, sent=INITIAL)
+        roster.report(replies(picked, t), sent=INITIAL)
+        sizes.append(len(picked))
+    assert 0 in sizes
+    assert len(set(sizes)) > 1
+    assert len(roster.rounds) == 30
+
+
+def test_utilities_need_a_function_and_probed_norms_are_refused():
+    with pytest.raises(ValueError, match="utility must be given to policy 'shapley'"):
+        Roster("shapley", n_select=2)
+    roster = Roster("optimal", n_select=2, options={"norms": "probed"})
+    with pytest.raises(ValueError, match="use norms='remembered'"):
+        roster.register(infos(SIZES))
+
+
+def test_a_forgotten_client_leaves_no_trace_and_joins_as_a_new_one():
+    roster = Roster("fedcvr-bolt", n_select=8, seed=0, options={"warmup": 0}, aggregator="memory")
+    roster.watch(INITIAL)
+    roster.register(infos(SIZES))
+    for t in range(2):
+        picked = roster.select(SIZES)
+        read = replies(picked, t)
+        roster.report(read, sent=INITIAL)
+        roster.merge(INITIAL, read)
+    roster.forget("client-3")
+    assert "client-3" not in roster.ids
+    assert "client-3" not in str([one.plain() for one in roster.rounds])
+    assert "client-3" not in str(roster.state_dict()["ids"])
+    assert "client-3" not in roster.select(SIZES)
+    roster.register(infos(["client-3"]))
+    assert roster.ids.slot("client-3") == 8
+    with pytest.raises(ValueError, match="client must be registered, got 'nobody'"):
+        roster.forget("nobody")
+
+
+def test_recommended_guards_bound_what_clients_claim_to_weigh():
+    roster = Roster("uniform", n_select=3, seed=0, guards="recommended", aggregator="memory")
+    roster.register({k: ClientInfo(w) for k, w in enumerate([10, 10, 10, 10, 9e15])})
+    assert roster.selector.guards.max_share == 1.25
+    assert roster.bounded_weights({0: 4.0, 4: 9e15}) == {0: 4.0, 4: 10.0}
+    free = Roster("uniform", n_select=3, seed=0)
+    free.register({k: ClientInfo(1.0) for k in range(5)})
+    assert free.bounded_weights({4: 9e15}) == {4: 9e15}

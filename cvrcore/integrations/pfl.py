@@ -77,7 +77,7 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
         part. Default: all.
     features : FeatureMap, optional
         What the policy watches of a model. Default: the last layer.
-    guards : Guards, optional
+    guards : Guards or "recommended", optional
         Limits on hostile and broken users.
     utility : callable, optional
         Given a model as a dict of arrays, returns its worth on validation samples, the larger the
@@ -100,7 +100,7 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
         label_counts: Mapping[Any, Sequence[int]] | None = None,
         available: Callable[[int], Iterable[Any]] | None = None,
         features: FeatureMap | None = None,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
         utility: Utility | None = None,
         **options: Any,
     ) -> None:
@@ -129,6 +129,8 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
         counts = label_counts or {}
         clients = {id: ClientInfo(size, counts.get(id)) for id, size in sizes.items()}
         refused = self.roster.register(clients)
+        if self.roster.watches:  # once more: options of the policy may ask for it
+            self.roster.watch(self._parameters())
         if self.roster.selector is None:
             id, why = next(iter(refused.items()), (None, "sizes is empty"))
             raise ValueError(f"sizes must describe users that can be selected, got {id!r}: {why}")
@@ -218,6 +220,10 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
         return stats, Metrics()
 
     # -- state ------------------------------------------------------------------
+
+    def forget(self, user: Any) -> None:
+        """Erase a user between cohorts: from selector, ids and `rounds`; it is never selected."""
+        self.roster.forget(user)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write selector, ids, watched coordinates and seeds to one ``.npz`` file, atomically."""

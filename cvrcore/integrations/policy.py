@@ -29,7 +29,7 @@ class Policy:
     seed : int, SeedSequence or None
     options : mapping, optional
         Further arguments of the policy, and settings of `Guards`.
-    guards : Guards, optional
+    guards : Guards or "recommended", optional
         Limits on hostile and broken clients.
     keywords : iterable of str
         Keywords of the adapter itself, to suggest for a mistyped option.
@@ -40,6 +40,7 @@ class Policy:
         The selector, where the caller built it.
     kind : subclass of Selector
     options : dict
+    guards : Guards or None
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Policy:
                 )
         elif n_select is None:
             raise ValueError(f"n_select must be given with a policy's name, {selector!r}")
-        self._guards = self._take_guards(guards)
+        self.guards = self._take_guards(guards)
 
     @property
     def n_select(self) -> int | None:
@@ -104,7 +105,7 @@ class Policy:
             seed=self._seed,
             **options,
         )
-        apply_guards(selector, self._guards)
+        apply_guards(selector, self.guards)
         return selector
 
     def _check_options(self, keywords: Iterable[str]) -> None:

@@ -151,6 +151,14 @@ class Population:
         self._check_ever_told(clients, checked)
         return refused
 
+    def forget(self, id: Any) -> None:
+        """Erase a client: its slot stays, without samples; if it returns it joins as a new one."""
+        if self.selector is None or id not in self.ids:
+            raise ValueError(f"client must be registered, got {id!r}")
+        self.selector.forget(self.ids.slot(id))
+        self.ids.forget(id)
+        self._few = None  # slots stay as they are from now on
+
     def _check(self, info: ClientInfo) -> ClientInfo:
         """Return checked facts of one client; an error says why it cannot be registered."""
         weight = as_number(info.weight, "its number of samples", minimum=0.0, maximum=MAX_COUNT)
@@ -227,8 +235,13 @@ class Population:
             defaults["initial"] = self._initial
         if self._n_rounds is not None and self._policy.wants("n_rounds"):
             defaults["n_rounds"] = self._n_rounds
-        self.selector = self._policy.build([info.weight for info in clients.values()], **defaults)
-        self.ids = IdMap(clients)
+        selector = self._policy.build([info.weight for info in clients.values()], **defaults)
+        if "probed_norms" in selector.needs:
+            raise ValueError(
+                f"policy {selector.name!r} must not probe norms here: adapters ask clients for "
+                "losses only, use norms='remembered'"
+            )
+        self.selector, self.ids = selector, IdMap(clients)
         wanted = self._policy.n_select or 0
         self._few = None
         if len(clients) < wanted:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..aggregators import Aggregator
 from ..features import FeatureMap, Model
+from ..guards.bounds import weight_bound
 from ..ids import IdMap
 from ..selectors.base import Selector
 from ..selectors.guards import Guards
@@ -81,8 +82,9 @@ class Roster(Population):
         Further arguments of the policy.
     aggregator : str or Aggregator, optional
         Computes the next model; its state is saved with the selector's.
-    guards : Guards, optional
-        Limits on hostile and broken clients; with a name only.
+    guards : Guards or "recommended", optional
+        Limits on hostile and broken clients, also for an aggregator given by name; with a name
+        of a policy only.
     utility : callable, optional
         Given a model by name of array, returns its worth on samples of the server, the larger
         the better. Required by policies that need utilities.
@@ -125,7 +127,7 @@ class Roster(Population):
         n_features: int | None = None,
         options: Mapping[str, Any] | None = None,
         aggregator: str | Aggregator | None = None,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
         utility: Utility | None = None,
         hints: Mapping[str, str] | None = None,
         log: Callable[[str], None] | None = None,
@@ -135,6 +137,8 @@ class Roster(Population):
         policy = Policy(selector, n_select, seed, options, guards, keywords)
         super().__init__(policy, features, n_features, feature_seed)
         self.aggregator = as_aggregator(aggregator)
+        if isinstance(aggregator, str) and self.aggregator is not None:
+            self.aggregator.guard(policy.guards)
         self.rounds: list[Round] = []
         self._open: Round | None = None
         self._utility = utility
@@ -291,6 +295,35 @@ class Roster(Population):
 
     # Earlier names, still accepted.
     welcome, choose = Population.register, select
+
+    def forget(self, id: Any) -> None:
+        """Erase a client from selector, aggregator, ids and the records of rounds.
+
+        Saved states and logs are rewritten by `cvrcore.erasure`. If the client returns, it joins
+        as a new one. A round that is open is dropped.
+        """
+        slot = self.ids.slot(id) if id in self.ids else None
+        super().forget(id)
+        if self.aggregator is not None and slot is not None:
+            self.aggregator.forget(slot)
+        for record in self.rounds:
+            for name in ("available", "selected", "reported"):
+                setattr(record, name, [one for one in getattr(record, name) if one != id])
+            record.failed.pop(id, None)
+        self._open = None
+
+    def bounded_weights(self, weights: Mapping[Any, float]) -> dict[Any, float]:
+        """Return what clients claim to weigh in the mean, each at most the guard `max_weight`.
+
+        A median is that of the sample counts of all registered clients.
+        """
+        guards = None if self.selector is None else self.selector.guards
+        if guards is None or guards.max_weight is None:
+            return dict(weights)
+        assert self.selector is not None
+        positive = self.selector.weights[self.selector.weights > 0]
+        bound = float(weight_bound(guards.max_weight, positive))
+        return {id: min(weight, bound) for id, weight in weights.items()}
 
     # -- state ------------------------------------------------------------------
 

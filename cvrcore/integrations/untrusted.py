@@ -79,7 +79,7 @@ def check_id(id: Any) -> str | int:
             f"its id must be a string or an integer, got {type(id).__name__} {brief(repr(id))}"
         )
     if isinstance(id, str):
-        if not id or len(id) > MAX_ID or not id.isprintable():
+        if not id or len(id) > MAX_ID or not id.isprintable() or id.startswith("(forgotten "):
             raise ValueError(
                 f"its id must be printable text of 1 to {MAX_ID} characters, got {brief(repr(id))}"
             )

@@ -242,7 +242,7 @@ def test_documented_snippets_run(tmp_path, monkeypatch):
     names = {"initial_arrays": record(INITIAL)}
     exec(server, names)
     names["server"](grid=(grid := FakeGrid(app)), context=None)
-    assert len(grid.trained()) == 5 * 4
+    assert len(grid.trained()) == 60 * 4
     exec(options, names)
     run(names["strategy"], rounds=2)
     assert names["strategy"].waiting == Waiting(enough=0.8, grace=30, connect=60)

@@ -5,6 +5,7 @@ import shutil
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +42,8 @@ def keys(tmp_path_factory):
 
 
 def join_all(deployment, names):
-    for name in names:
-        deployment.register(name)
+    with ThreadPoolExecutor() as pool:  # each takes seconds, most of them to start
+        list(pool.map(deployment.register, names))
     for name in names:
         deployment.join(name, NAMES.index(name))
 

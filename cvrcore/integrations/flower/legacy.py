@@ -105,7 +105,7 @@ class LegacySelectingStrategy(Strategy):
         n_clients: int | None = None,
         features: FeatureMap | str | None = None,
         aggregator: str | Aggregator | None = None,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
         loss_key: str = LOSS_METRIC,
         timeout: float | None = None,
         wait: float | None = None,
@@ -148,6 +148,11 @@ class LegacySelectingStrategy(Strategy):
         """The record of each round: clients available, selected, reported and failed."""
         return self.roster.rounds
 
+    def forget(self, client: Any) -> None:
+        """Erase a client between rounds, see `SelectingStrategy.forget`."""
+        self.roster.forget(client)
+        self._client_of = {cid: id for cid, id in self._client_of.items() if id != client}
+
     def initialize_parameters(self, client_manager: Any) -> Any:
         """Delegate to the strategy."""
         return self.strategy.initialize_parameters(client_manager)
@@ -161,6 +166,7 @@ class LegacySelectingStrategy(Strategy):
         self.roster.watch(self._sent)
         self._await_clients(client_manager)
         proxies = self._register(client_manager.all(), server_round)
+        self.roster.watch(self._sent)  # once more: options of the policy may ask for it
 
         def losses(clients: list[Any]) -> dict[Any, float]:
             def one(proxy: Any, timeout: float) -> float:
@@ -214,7 +220,13 @@ class LegacySelectingStrategy(Strategy):
             failed[client] = "its metrics have other names or forms than those of most"
         used = self.roster.report(replies, failed, self._sent)
         self._asked = {}
-        good = [valid[client] for client in used]
+        claimed = {client: valid[client][1].num_examples for client in used}
+        weights = self.roster.bounded_weights(claimed)
+        good = [
+            (proxy, dataclasses.replace(result, num_examples=weights[client]))
+            for client in used
+            for proxy, result in [valid[client]]
+        ]
         if good and self.roster.aggregator is not None:
             model = ndarrays_to_parameters(list(self.roster.merge(self._sent, replies).values()))
             good = [(p, dataclasses.replace(result, parameters=model)) for p, result in good]

@@ -91,6 +91,11 @@ class Nodes:
             raise RuntimeError(self._failure(n_nodes))
         return present
 
+    def forget(self, client: Any) -> None:
+        """Erase a client: its node, if it is still connected, counts as a new one."""
+        self._client_of = {node: id for node, id in self._client_of.items() if id != client}
+        self._sizes.pop(client, None)
+
     def _failure(self, n_nodes: int) -> str:
         """Return why no node could be identified, and what to change."""
         text = f"none of {n_nodes} nodes could be told apart: "

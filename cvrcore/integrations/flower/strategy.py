@@ -98,8 +98,9 @@ class SelectingStrategy(Strategy):
         An aggregator of cvrcore, by name or ready. The strategy then gets the aggregated model
         in place of each client's model, with the client's own metrics: its mean is our model,
         and FedAdam takes its step from it. Default: the strategy aggregates.
-    guards : Guards, optional
-        Limits on hostile and broken clients.
+    guards : Guards or "recommended", optional
+        Limits on hostile and broken clients. `max_weight` also bounds the metric by which the
+        strategy weights clients.
     utility : callable, optional
         Given a model as a dict of arrays, returns its worth on validation samples of the server,
         the larger the better; for policies that need utilities.
@@ -138,7 +139,7 @@ class SelectingStrategy(Strategy):
         features: FeatureMap | str | None = None,
         private: bool = False,
         aggregator: str | Aggregator | None = None,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
         utility: Utility | None = None,
         reports: Reports = REPORTS,
         waiting: Waiting = WAITING,
@@ -230,6 +231,8 @@ class SelectingStrategy(Strategy):
         if self.roster.watches and self.roster.features is None:
             self.roster.watch(arrays_of(arrays))
         present = self._nodes.register(grid, self.roster)
+        if self.roster.watches and self.roster.features is None:  # as options of the policy say
+            self.roster.watch(arrays_of(arrays))
         self._sent = arrays_of(arrays) if self.roster.needs_sent else None
 
         def ask(clients: list[Any]) -> dict[Any, float]:
@@ -269,6 +272,7 @@ class SelectingStrategy(Strategy):
         used = self._close(read, failed)
         # In the order of slots: replies come in any order, and float sums depend on it.
         good = [messages[client] for client in used]
+        self._bound_weights({client: messages[client] for client in used})
         if good and self._sent is not None and self.roster.aggregator is not None:
             replace_arrays(good, self.roster.merge(self._sent, read))
         self._save_checkpoint()
@@ -305,6 +309,15 @@ class SelectingStrategy(Strategy):
 
     # -- state ------------------------------------------------------------------
 
+    def forget(self, client: Any) -> None:
+        """Erase a client between rounds: from selector, aggregator, ids and `rounds`.
+
+        A node that is still connected introduces itself again and joins as a new client. Saved
+        states are rewritten by `cvrcore.erasure.forget_in_file`.
+        """
+        self.roster.forget(client)
+        self._nodes.forget(client)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write selector, aggregator, ids and watched coordinates to one ``.npz``, atomically."""
         save_state(path, self.roster.state_dict())
@@ -320,6 +333,15 @@ class SelectingStrategy(Strategy):
         used = self.roster.report(read, failed, self._sent)
         self._asked = {}
         return used
+
+    def _bound_weights(self, messages: Mapping[Any, Message]) -> None:
+        """Let no client weigh more in the strategy's mean than the guard `max_weight` allows."""
+        key = getattr(self.strategy, "weighted_by_key", None)
+        records = {c: next(iter(m.content.metric_records.values())) for c, m in messages.items()}
+        claimed = {c: record[key] for c, record in records.items()} if key is not None else {}
+        for client, weight in self.roster.bounded_weights(claimed).items():
+            if weight != claimed[client]:
+                records[client][key] = weight
 
     def _save_checkpoint(self) -> None:
         if self._checkpoint is not None:

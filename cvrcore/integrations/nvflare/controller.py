@@ -31,6 +31,7 @@ from ..roster import ClientInfo, NoEligibleClientError, Reply, Roster, Round, Ut
 from ..untrusted import UsualForm, brief
 from .results import (
     LOSS,
+    bound_steps,
     check_initial,
     form_of,
     read_introduction,
@@ -77,8 +78,9 @@ class SelectingController(TaskController):
         An aggregator of cvrcore, by name or, in a subclass, ready; or one of NVFlare. Default:
         `BaseFedAvg.aggregate_fn`, the mean weighted by steps. With cvrcore's aggregators,
         metrics are still averaged by that.
-    guards : Guards, optional
-        Limits on hostile and broken clients.
+    guards : Guards or "recommended", optional
+        Limits on hostile and broken clients. `max_weight` also bounds the steps by which NVFlare
+        weights clients, if it is a median: that of the round.
     utility : callable, optional
         Given a model as a dict of arrays, returns its worth on validation samples of the server,
         the larger the better; for policies that need utilities. Like a ready selector, for
@@ -125,7 +127,7 @@ class SelectingController(TaskController):
         features: FeatureMap | str | None = None,
         *,
         aggregator: Any = None,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
         utility: Utility | None = None,
         reports: Reports = REPORTS,
         waiting: Waiting = WAITING,
@@ -210,6 +212,8 @@ class SelectingController(TaskController):
     def _round(self, model: FLModel) -> FLModel:
         """Select clients, let them train, report to the policy, aggregate."""
         present = self._register(model)
+        if self.roster.watches and model.params:  # options of the policy may ask for it
+            self.roster.watch(model.params)
         try:
             selected = self.roster.select(
                 present, lambda names: self._losses(model, names), model.params or None
@@ -221,8 +225,10 @@ class SelectingController(TaskController):
         self._failed = {}
         replies, results = self._train(model, selected) if selected else ({}, {})
         # In the order of slots: results come in any order, and float sums depend on it.
-        if used := self.roster.report(replies, self._failed, model.params or None):
+        used = self.roster.report(replies, self._failed, model.params or None)
+        if used:
             good = [results[name] for name in used]
+            bound_steps(good, self.roster.selector)
             merged = self.aggregate(good, aggregate_fn=self._aggregate_fn(model, replies))
             model = self.update_model(model, merged)
             if self.persistor:
@@ -350,6 +356,14 @@ class SelectingController(TaskController):
         }
 
     # -- state ------------------------------------------------------------------
+
+    def forget(self, client: str) -> None:
+        """Erase a client between rounds: from selector, aggregator, ids and `rounds`.
+
+        A client that is still connected joins as a new one. Saved states and the record of the
+        rounds are rewritten by `cvrcore.erasure`.
+        """
+        self.roster.forget(client)
 
     def _write(self) -> None:
         """Save the state and the record of the round, where a path was given."""

@@ -10,6 +10,8 @@ import numpy as np
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
 from ...aggregators import Aggregator
+from ...guards.bounds import weight_bound
+from ...selectors.base import Selector
 from ..clients import ClientInfo, Reply
 from ..options import Reports
 from ..untrusted import (
@@ -109,6 +111,21 @@ def form_of(result: FLModel) -> Hashable:
             if array.ndim:
                 arrays.append((str(name), array.shape))
     return result.params_type, frozenset(arrays)
+
+
+def bound_steps(results: list[FLModel], selector: Selector | None) -> None:
+    """Let no result weigh more in NVFlare's mean than the guard `max_weight` allows.
+
+    Steps are no samples: only a bound in medians means anything, that of the round's steps.
+    """
+    limit = None if selector is None else selector.guards.max_weight
+    if not isinstance(limit, str) or not results:
+        return
+    steps = np.array([float((result.meta or {}).get(N_STEPS) or 1.0) for result in results])
+    bound = float(weight_bound(limit, steps))
+    for result, count in zip(results, steps, strict=True):
+        if count > bound:
+            result.meta[N_STEPS] = bound
 
 
 def read_introduction(result: FLModel) -> ClientInfo:
