@@ -127,6 +127,22 @@ class NeedsACrowd(Counting):
         return Selection(clients=ids[: max(1, ids.size - 1)], round=self.round)
 
 
+class FixesItsSize(Counting):
+    def __init__(self, n_clients, n_select, weights=None, seed=None):
+        super().__init__(n_clients, n_select, weights, seed)
+        self._places = n_select
+
+    def _choose(self, eligible, probe):
+        ids = self._rng.permutation(np.flatnonzero(eligible))[: self._places]
+        return Selection(clients=ids, round=self.round)
+
+
+class PicksBusy(Counting):
+    def _choose(self, eligible, probe):
+        clients = np.flatnonzero(self.weights > 0)[: self.n_select]
+        return Selection(clients=clients, round=self.round)
+
+
 class StatesNoLaw(Counting):
     def _choose(self, eligible, probe):
         picked = super()._choose(eligible, probe)
@@ -298,6 +314,9 @@ BROKEN = [
     (PicksAnybody, "availability", "only available client 0 must be picked"),
     (PicksAnybody, "picks", "must be available and of positive weight"),
     (PicksPositions, "picks", "must be available and of positive weight"),
+    (FixesItsSize, "asked-sizes", "select(n=1) must pick 1 clients, got 4"),
+    (PicksAnybody, "quotas", "quotas must be kept: "),
+    (PicksBusy, "overlap", "a busy client must not be picked"),
     (ForgetsTheRound, "picks", "round must be the selector's round 1, got 0"),
     (NeedsACrowd, "sizes", "min(n_select, eligible) = 2 clients must be picked, got 1"),
     (NeedsACrowd, "partial-reports", "4 clients must be picked when so many are eligible"),
@@ -344,7 +363,7 @@ def test_a_broken_policy_is_caught_by_the_check_for_it(policy, check, message):
 
 def test_all_failures_are_listed_together():
     with pytest.raises(
-        ConformanceError, match=r"(?s)counting fails \d of 22 checks:.*- sizes: .*- "
+        ConformanceError, match=r"(?s)counting fails \d of 25 checks:.*- sizes: .*- "
     ) as caught:
         check_selector(NeedsACrowd)
     assert {"picks", "sizes", "partial-reports", "resize"} <= set(caught.value.failures)

@@ -30,8 +30,9 @@ def make_selector(name: str, n_clients: int, n_select: int, **options: Any) -> S
     n_clients, n_select : int
         Number of clients, and number of clients to pick each round.
     **options
-        ``weights``, ``seed``, ``guards`` (an object, "recommended", or single fields of
-        `Guards`, such as ``max_share=1.25``) and the policy's own arguments; an unknown option
+        ``weights``, ``seed``, ``tags`` (see `Selector.set_tags`), ``guards`` (an object,
+        "recommended", or single fields of `Guards`, such as ``max_share=1.25``) and the
+        policy's own arguments; an unknown option
         is an error.
 
     Examples
@@ -42,6 +43,7 @@ def make_selector(name: str, n_clients: int, n_select: int, **options: Any) -> S
     10
     """
     cls = policy_class(name)
+    tags = options.pop("tags", None)
     guards = gathered_guards(options)
     _check_names(name, cls, options)
     try:
@@ -50,6 +52,8 @@ def make_selector(name: str, n_clients: int, n_select: int, **options: Any) -> S
         if "missing" in str(error):
             raise TypeError(f"{name}: {error}") from None
         raise
+    if tags is not None:
+        selector.set_tags(tags)
     if guards != Guards():
         selector.guard(guards)
     return selector

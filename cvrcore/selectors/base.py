@@ -163,6 +163,8 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         self._pending: Selection | None = None
         self._probed: Ids | None = None
         self._sent: Float | None = None  # of the `select` under way
+        self._open: dict[int, Selection] = {}
+        self._issued = 0
         self._use_guards(as_guards(guards))
 
     # -- the four verbs ---------------------------------------------------------
@@ -180,6 +182,9 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         losses: ArrayLike | None = None,
         *,
         sent: ArrayLike | None = None,
+        n: int | None = None,
+        quotas: Mapping[str, int] | None = None,
+        concurrent: bool = False,
     ) -> Selection:
         """Pick clients for one round.
 
@@ -193,6 +198,13 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         sent : array-like of shape (n_features,), optional
             Watched coordinates of the model that is about to be sent, for policies whose
             `needs` name it.
+        n : int, optional
+            Clients to pick this time. Default: `n_select`.
+        quotas : mapping of str to int, optional
+            Clients to pick of each tag, see `set_tags`; others are not picked.
+        concurrent : bool
+            Keep earlier concurrent rounds open: their clients are busy and not eligible. Pass
+            ``Selection.round`` to `observe`, in any order.
 
         Returns
         -------
@@ -207,15 +219,24 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         """
         eligible = self._eligible(available)
         probe, judged = self._check_probe(losses)
+        if concurrent:
+            self._check_concurrent()
+        if quotas is not None:
+            quotas = self._check_quotas(quotas)
         self._sent = self._check_sent(sent)
-        selection = self._choose(self._admitted(eligible), probe)
+        selection = self._draw_sized(eligible, probe, n, quotas)
         if self._sent is not None:
             selection, self._sent = selection.changed(sent=self._sent), None
         if self._gate is not None:
             selection = self._gate.cover(selection, eligible)
             self._gate.charge(eligible, selection, self.weights)
             self._gate.remember(judged)
-        self._pending, self._probed = selection.without_lazy(), None
+        if concurrent:
+            selection = self._opened(selection)
+            self._keep_open(selection.without_lazy())
+        else:
+            self._pending = selection.without_lazy()
+        self._probed = None
         return selection.copied()  # the caller may write to it; the pending round stays as it is
 
     @atomic
@@ -230,6 +251,8 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         norms: ArrayLike | None = None,
         updates: ArrayLike | None = None,
         utilities: Any = None,
+        costs: Mapping[str, ArrayLike] | None = None,
+        round: int | None = None,
     ) -> None:
         """Report the results of the pending round, and close it.
 
@@ -245,14 +268,22 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
             Picked clients that are known to have failed.
         norms, updates, utilities : optional
             What else the policy's `needs` name; see `cvrcore.selectors.needs.NEEDS`.
+        costs : mapping of str to array-like of shape (len(clients),), optional
+            What each of `clients` spent, see `set_budgets`.
+        round : int, optional
+            ``Selection.round`` of the selection that this belongs to, where rounds overlap.
         """
         signals = {"norms": norms, "updates": updates, "utilities": utilities}
         told = (clients, models, losses, durations, failed, signals)
-        report, judged = self._check_report(*told)
+        pending = self._round_of(round)
+        report, judged = self._check_report(pending, *told)
+        spent = self._check_costs(costs, np.size(clients))
         self._learn(report)
         if self._gate is not None:
             self._gate.remember(judged)
-        self._pending = None
+        if self._budgets is not None:
+            self._spend(pending.clients, np.asarray(clients, dtype=np.int64), spent)
+        self._close(pending)
         self.round += 1
 
     @serialised
@@ -267,10 +298,14 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         norms: ArrayLike | None = None,
         updates: ArrayLike | None = None,
         utilities: Any = None,
+        costs: Mapping[str, ArrayLike] | None = None,
+        round: int | None = None,
     ) -> None:
         """Raise what `observe` would raise for these arguments; nothing changes."""
         signals = {"norms": norms, "updates": updates, "utilities": utilities}
-        self._check_report(clients, models, losses, durations, failed, signals)
+        pending = self._round_of(round)
+        self._check_report(pending, clients, models, losses, durations, failed, signals)
+        self._check_costs(costs, np.size(clients))
 
     @atomic
     def resize(self, n_clients: int, weights: ArrayLike) -> None:
@@ -296,6 +331,9 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         self._grow(n_clients, added)
         if self._gate is not None:
             self._gate.grow(n_clients, joined)
+        self._grow_tags(added.size)
+        self._grow_budgets(added.size)
+        self._grow_open(added.size)
         self.weights, self.n_clients = joined, n_clients
         self._pending = self._probed = None
 
@@ -344,9 +382,15 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         eligible = self.weights > 0
         if available is not None:
             eligible &= check_available(available, self.n_clients)
+        here = eligible.any()
+        if self._open:
+            eligible &= self._idle()
+        if self._budgets is not None:
+            eligible &= self._affordable()
         if not eligible.any():
+            why = " that is idle and has budget left" if here else ""
             raise ValueError(
-                "available must contain at least one client of positive weight, got none"
+                f"available must contain at least one client of positive weight{why}, got none"
             )
         return eligible
 
@@ -382,6 +426,7 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
 
     def _check_report(
         self,
+        pending: Selection,
         clients: ArrayLike,
         models: ArrayLike | None,
         losses: ArrayLike | None,
@@ -389,11 +434,10 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         failed: ArrayLike,
         signals: Mapping[str, Any],
     ) -> tuple[Report, Judged]:
-        pending = self._pending
-        if pending is None:
-            raise ValueError("observe must follow select: no round is pending")
         picked = np.zeros(self.n_clients, dtype=bool)
         picked[pending.clients] = True
+        if pending is not self._pending:  # clients may have been forgotten since
+            picked &= self.weights > 0
         ids = check_ids(clients, "clients", self.n_clients)
         lost = check_ids(failed, "failed", self.n_clients)
         for array, name in ((ids, "clients"), (lost, "failed")):

@@ -138,6 +138,7 @@ class ClusteredSelector(Selector):
 
     name: ClassVar[str] = "clustered"
     size_rule = "at-most"
+    _replaced: ClassVar[frozenset[str]] = frozenset({"weights", "_rows"})
 
     def __init__(
         self,
@@ -208,6 +209,8 @@ class ClusteredSelector(Selector):
 
     def _learn(self, report: Report) -> None:
         if self.form == "similarity" and report.clients.size:
+            if self._journal is not None:
+                self._journal.rows(report.clients, self._rows)
             self._rows[report.clients] = report.signals["updates"]
 
     def _grow(self, n_clients: int, added: Float) -> None:

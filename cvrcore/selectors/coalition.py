@@ -89,6 +89,8 @@ class CoalitionSelector(CoalitionState):
 
     name = "fedcvr-bolt"
     needs = frozenset({"models"})
+    any_size = False
+    asynchronous = False
 
     def __init__(
         self,

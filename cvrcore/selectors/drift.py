@@ -57,6 +57,7 @@ class DriftSelector(Selector):
 
     name: ClassVar[str] = "drift"
     needs = frozenset({"updates", "sent"})
+    _replaced: ClassVar[frozenset[str]] = frozenset({"weights", "_updates", "_models"})
 
     def __init__(
         self,
@@ -143,6 +144,8 @@ class DriftSelector(Selector):
         ratio = changed[told] / moved[told]
         old = self._slopes[again]
         self._slopes[again] = np.where(np.isnan(old), ratio, 0.5 * (old + ratio))
+        if self._journal is not None:
+            self._journal.rows(clients, self._updates, self._models)
         self._updates[clients] = updates
         self._models[clients] = sent
         self._seen[clients] = True

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ..guards import Gate, Guards
-from ..runtime.journal import Atomic
 from ..runtime.threads import own_lock, serialised
 from ..selection import Selection
 from ..validation import (
@@ -22,13 +21,16 @@ from ..validation import (
     check_stored,
     check_vector,
 )
+from .budgets import Budgeted
+from .groups import Grouped
+from .overlap import Overlapping
 
 #: 1: without guards; 2: with guards, of older versions; 3: with guards.
 FORMATS = (1, 2, 3)
 _OWN = ("_lock", "_process")  # attributes that belong to the object, not to its state
 
 
-class Saved(Atomic):
+class Saved(Grouped, Budgeted, Overlapping):
     """The part of `Selector` that saves and restores."""
 
     name: ClassVar[str]
@@ -62,6 +64,13 @@ class Saved(Atomic):
         }
         if self._gate is not None:
             state["guards"] = self._gate.state()
+        if self._open or self._issued:
+            rounds = [selection.plain() for selection in self._open.values()]
+            state["open"] = {"rounds": rounds, "issued": self._issued}
+        if self._tags is not None:
+            state["tags"] = {"names": list(self._tag_names), "of_client": self._tags.copy()}
+        if self._budgets is not None:
+            state["budgets"] = self._budget_state()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -99,6 +108,7 @@ class Saved(Atomic):
             if state["probed"] is not None:
                 restored._probed = check_ids(state["probed"], "probed", restored.n_clients)
             restored._restore(state["learned"])
+            restored._restore_rounds(state)
             if state["format"] > 1:
                 restored._restore_gate(state["guards"], state["format"])
         except ValueError:
@@ -106,6 +116,23 @@ class Saved(Atomic):
         except Exception as error:  # a malformed state can raise nearly anything
             raise ValueError(f"state is incomplete or malformed: {error!r}") from error
         return restored
+
+    def _restore_rounds(self, state: dict[str, Any]) -> None:
+        """Restore open rounds, tags and budgets, which a state has where they are used."""
+        if "open" in state:
+            self._issued = check_count(state["open"]["issued"], "issued", minimum=0)
+            for stored in state["open"]["rounds"]:
+                selection = _check_pending(stored, self.n_clients)
+                number = check_count(selection.round, "round of an open selection", minimum=0)
+                self._open[number] = selection
+        if "tags" in state:
+            names = state["tags"]["names"]
+            codes = check_stored(state["tags"]["of_client"], "tags", self.n_clients, np.int64)
+            if (codes < -1).any() or (codes >= len(names)).any():
+                raise ValueError(f"tags must be positions among {len(names)} names, or -1")
+            self.set_tags([names[code] if code >= 0 else None for code in codes])
+        if "budgets" in state:
+            self._restore_budgets(state["budgets"])
 
     def _restore_gate(self, stored: dict[str, Any], version: int) -> None:
         """Restore the guards; not `_use_guards`, which would clip sample counts again."""

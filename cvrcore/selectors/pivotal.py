@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from ..draws.designs import design_inclusion, draw_by_design
 from ..draws.pivotal import NEIGHBOURS
 from ..draws.pps import capped_inclusion
+from ..runtime.journal import atomic
 from ..runtime.threads import serialised
 from ..selection import Selection
 from ..validation import (
@@ -78,6 +79,7 @@ class PivotalSelector(Selector):
 
     name: ClassVar[str] = "pivotal"
     needs = frozenset({"models"})
+    _replaced: ClassVar[frozenset[str]] = frozenset({"weights", "_rows", "_initial", "_scores"})
 
     def __init__(
         self,
@@ -123,7 +125,7 @@ class PivotalSelector(Selector):
         """Return a copy of the features of all clients, as the next draw uses them."""
         return self._features().copy()
 
-    @serialised
+    @atomic
     def set_features(self, features: ArrayLike) -> None:
         """Replace the given rows of all clients, of the same width, from the next round on."""
         if not self.fixed:
@@ -177,6 +179,8 @@ class PivotalSelector(Selector):
         if report.models is None:
             return
         clients = report.clients
+        if self._journal is not None:
+            self._journal.rows(clients, self._rows)
         step = np.where(self._seen[clients], self.blend, 1.0)[:, None]
         self._rows[clients] += step * (report.models - self._rows[clients])
         self._seen[clients] = True

@@ -1,7 +1,7 @@
 """The list of checks: a policy under test in, an error for a broken promise out.
 
 `picking.py` checks which clients a policy selects, `reporting.py` how it takes reports,
-`persistence.py` its saved state.
+`rounds.py` other sizes, quotas and rounds that overlap, `persistence.py` its saved state.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from . import persistence, picking, reporting
+from . import persistence, picking, reporting, rounds
 from .policy_under_test import PolicyUnderTest
 
 
@@ -38,6 +38,9 @@ CHECKS = [
     Check("availability", picking.availability),
     Check("sizes", picking.sizes),
     Check("laws", picking.laws),
+    Check("asked-sizes", rounds.asked_sizes),
+    Check("quotas", rounds.quotas),
+    Check("overlap", rounds.overlap),
     Check("partial-reports", reporting.partial_reports),
     Check("report-order", reporting.report_order),
     Check("stated-needs", reporting.stated_needs),
