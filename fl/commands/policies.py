@@ -6,16 +6,30 @@ import inspect
 import itertools
 import json
 import re
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .errors import clear_errors
 from .settings import Json
 
+if TYPE_CHECKING:
+    from cvrcore import Selector
 
-def policies(as_json: Json = False) -> None:
-    """List the policies there are, and registered ones that cannot serve."""
+
+Cite = Annotated[
+    str | None, typer.Option("--cite", metavar="NAME", help="Print BibTeX of a policy's sources.")
+]
+
+
+def policies(as_json: Json = False, cite: Cite = None) -> None:
+    """List the policies there are, what each needs, and registered ones that cannot serve."""
     with clear_errors():
+        if cite is not None:
+            from cvrcore.selectors.citations import bibtex
+
+            typer.echo(bibtex(cite))
+            return
         rows = _rows()
         if as_json:
             typer.echo(json.dumps(rows))
@@ -23,10 +37,12 @@ def policies(as_json: Json = False) -> None:
         from rich.console import Console
         from rich.table import Table
 
-        table = Table("policy", "from", "what it does")
+        table = Table("policy", "from", "what it does", "needs", "size of a round")
         for row in rows:
-            table.add_row(row["name"], row["from"], row["error"] or row["summary"])
+            what = row["error"] or row["summary"]
+            table.add_row(row["name"], row["from"], what, row["needs"], row["size"])
         Console().print(table)
+        typer.echo("A page each: docs/policies/NAME.md. BibTeX: cvrcore policies --cite NAME.")
         if any(row["error"] for row in rows):
             raise typer.Exit(1)
 
@@ -36,19 +52,26 @@ def _rows() -> list[dict[str, str | None]]:
     from cvrcore.selectors.registry import load_plugin, plugins
 
     rows: list[dict[str, str | None]] = [
-        {"name": name, "from": "cvrcore", "summary": _summary(policy_class(name)), "error": None}
+        {"name": name, "from": "cvrcore", "error": None, **_described(policy_class(name))}
         for name in BUILT_IN
     ]
     for name, group in itertools.groupby(plugins(), key=lambda plugin: plugin.name):
         named = list(group)
         origin = ", ".join(plugin.distribution for plugin in named)
-        row: dict[str, str | None] = {"name": name, "from": origin, "summary": None, "error": None}
+        row: dict[str, str | None] = {"name": name, "from": origin, "error": None}
+        row |= dict.fromkeys(("summary", "needs", "size"))
         try:
-            row["summary"] = _summary(load_plugin(named))
+            row |= _described(load_plugin(named))
         except PolicyError as error:
             row["error"] = str(error)
         rows.append(row)
     return rows
+
+
+def _described(cls: type[Selector]) -> dict[str, str | None]:
+    """Return what a policy does and what it declares, of its default options."""
+    needs = ", ".join(sorted(cls.needs)).replace("_", " ")
+    return {"summary": _summary(cls), "needs": needs or "nothing", "size": cls.size_rule}
 
 
 def _summary(cls: type) -> str:

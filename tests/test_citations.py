@@ -1,0 +1,24 @@
+"""Every policy can be cited and looked up."""
+
+import re
+
+import pytest
+
+from cvrcore.selectors import BUILT_IN
+from cvrcore.selectors.citations import bibtex
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_policy_has_bibtex(name):
+    entries = bibtex(name).split("\n\n")
+    for entry in entries:
+        assert re.match(r"@(article|inproceedings|misc|software)\{[\w]+,\n", entry)
+        assert entry.count("{") == entry.count("}")
+        for field in ("title", "author"):
+            assert re.search(rf"^  {field} +=", entry, re.MULTILINE)
+        assert "%s" not in entry
+
+
+def test_an_unknown_policy_cannot_be_cited():
+    with pytest.raises(ValueError, match="name must be a policy of cvrcore .*got 'ours'"):
+        bibtex("ours")
