@@ -215,3 +215,17 @@ def test_a_steady_round_stays_readable():
     command = [sys.executable, "-m", "bench.reading", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_policies_are_timed_beside_their_published_forms(capsys):
+    from bench.bench_policies import main
+
+    main(["optimal", "clustered", "--most", "100", "--rounds", "1", "--limit", "0.1"])
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[1].strip() for row in rows] == [
+        "optimal",
+        "optimal, approximate",
+        "clustered",
+        "clustered, similarity",
+    ]
+    assert all(float(row[4]) > 0 for row in rows)

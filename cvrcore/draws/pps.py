@@ -18,8 +18,7 @@ def capped_inclusion(scores: Float, size: int | float) -> Float:
     """Return inclusion probabilities in proportion to scores, capped at 1.
 
     A score whose share would exceed 1 gets 1; what is left is shared out among the others in
-    proportion, until none exceeds 1. The result is the same as that of repeating these
-    steps, found by one sort. If fewer than `size` scores are positive, those have
+    proportion, until none exceeds 1. If fewer than `size` scores are positive, those have
     probability 1 and the others share the rest evenly.
 
     Parameters
@@ -50,16 +49,17 @@ def capped_inclusion(scores: Float, size: int | float) -> Float:
         rest = (size - positive) / (n - positive)
         return np.where(scores > 0, 1.0, rest)
     values = scores / top  # sums must not overflow
-    order = np.argsort(-values, kind="stable")
-    ordered = values[order]
-    # below[c]: sum of all but the c largest, added from the smallest up for accuracy.
-    below = np.cumsum(ordered[::-1])[::-1]
-    capped = np.arange(n)
-    fits = ordered * (size - capped) <= below
-    n_capped = int(np.argmax(fits & (capped < size)))
-    inclusion = np.ones(n)
-    free = order[n_capped:]
-    inclusion[free] = np.minimum(values[free] * ((size - n_capped) / below[n_capped]), 1.0)
+    inclusion = values * (size / values.sum())
+    capped = np.zeros(n, dtype=bool)
+    while True:  # few passes: each caps all that are above 1
+        over = inclusion > 1.0
+        if not over.any():
+            break
+        capped |= over
+        n_capped = int(np.count_nonzero(capped))
+        rest = np.where(capped, 0.0, values)
+        inclusion = rest * ((size - n_capped) / rest.sum())
+    inclusion[capped] = 1.0
     return inclusion
 
 

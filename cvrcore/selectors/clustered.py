@@ -60,6 +60,26 @@ def packed_laws(mass: Float, groups: list[Ids], n_laws: int) -> list[tuple[Ids, 
     return laws
 
 
+def line_laws(mass: Float, n_laws: int) -> list[tuple[Ids, Float]]:
+    """Return laws over clients in a row: law p is the stretch from p to p + 1 of their masses.
+
+    As `packed_laws`, for groups of one client each.
+    """
+    ends = np.cumsum(mass)
+    ends *= n_laws / ends[-1]
+    ends[-1] = n_laws
+    starts = np.concatenate([[0.0], ends[:-1]])
+    first = np.searchsorted(ends, np.arange(n_laws), side="right")
+    last = np.searchsorted(starts, np.arange(1, n_laws + 1), side="left")
+    laws = []
+    for p in range(n_laws):
+        part = np.arange(first[p], last[p])
+        share = np.minimum(ends[part], p + 1.0) - np.maximum(starts[part], float(p))
+        kept = share > 0
+        laws.append((part[kept], share[kept] / share[kept].sum()))
+    return laws
+
+
 def similar_groups(rows: Float, mass: Float) -> list[Ids]:
     """Return groups of clients with similar updates, none heavier than 1.
 
@@ -99,11 +119,12 @@ def angles(rows: Float) -> Float:
     known = norms > 0
     unit = rows / np.where(known, norms, 1.0)[:, None]
     cosine = np.clip(unit @ unit.T, -1.0, 1.0)  # rounding passes 1, where arccos is NaN
-    upper = np.triu_indices(rows.shape[0], 1)
-    result = np.arccos(cosine[upper])
-    unknown = ~known
-    result[unknown[upper[0]] & unknown[upper[1]]] = 0.0
-    return result
+    unknown = np.flatnonzero(~known)
+    cosine[np.ix_(unknown, unknown)] = 1.0
+    np.fill_diagonal(cosine, 1.0)
+    from scipy.spatial.distance import squareform
+
+    return np.asarray(np.arccos(squareform(cosine, checks=False)))
 
 
 class ClusteredSelector(Selector):
@@ -175,7 +196,8 @@ class ClusteredSelector(Selector):
         sizes = self.weights[ids] / self.weights[ids].max()
         mass = self.n_select * (sizes / sizes.sum())
         own = np.floor(mass + 1e-12).astype(np.int64)  # laws that hold one client alone
-        laws = [(ids[[i]], np.ones(1)) for i, n in enumerate(own) for _ in range(n)]
+        alone = np.repeat(np.flatnonzero(own), own[own > 0])
+        laws = [(ids[[i]], np.ones(1)) for i in alone]
         rest = np.maximum(mass - own, 0.0)
         n_left = self.n_select - len(laws)
         if n_left <= 0:
@@ -184,9 +206,8 @@ class ClusteredSelector(Selector):
         some = np.flatnonzero(rest > 1e-12)
         if self.form == "size":
             order = some[np.argsort(-rest[some], kind="stable")]
-            groups = [order[[i]] for i in range(order.size)]
-        else:
-            groups = [some[g] for g in similar_groups(self._rows[ids[some]], rest[some])]
+            return laws + [(ids[order[c]], p) for c, p in line_laws(rest[order], n_left)]
+        groups = [some[g] for g in similar_groups(self._rows[ids[some]], rest[some])]
         return laws + [(ids[c], p) for c, p in packed_laws(rest, groups, n_left)]
 
     def _choose(self, eligible: Mask, probe: Probe | None) -> Selection:
@@ -194,9 +215,9 @@ class ClusteredSelector(Selector):
         drawn = np.zeros(self.n_clients, dtype=np.int64)
         laws = self.laws(eligible)
         uniforms = self._rng.random(len(laws))
-        for (clients, law), u in zip(laws, uniforms, strict=True):
-            np.add.at(expected, clients, law)
-            np.multiply.at(missed, clients, 1.0 - law)
+        for (clients, law), u in zip(laws, uniforms, strict=True):  # nobody twice in one law
+            expected[clients] += law
+            missed[clients] *= 1.0 - law
             place = np.searchsorted(np.cumsum(law), u * law.sum(), side="right")
             drawn[clients[min(int(place), clients.size - 1)]] += 1
         return counted_selection(drawn, expected, 1.0 - missed, self._rng, self.round)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -66,10 +68,14 @@ class MultinomialSelector(Selector):
         law = sizes / sizes.max()  # the sum must not overflow
         law /= law.sum()
         expected = self.n_select * law
+        inclusion: Float | Callable[[], Float]
         if self.design == "independent":
-            drawn = self._rng.multinomial(self.n_select, law)
-            with np.errstate(divide="ignore"):  # the only client: log 0
-                inclusion = -np.expm1(self.n_select * np.log1p(-law))
+            ends = np.cumsum(law)
+            # Never at the end of the line: the last client there may have no samples.
+            places = np.minimum(self._rng.random(self.n_select) * ends[-1], ends[-1] * (1 - 1e-16))
+            hits = np.searchsorted(ends, places, side="right")
+            drawn = np.bincount(hits, minlength=self.n_clients)
+            inclusion = functools.partial(_with_replacement, law, self.n_select)
         else:
             drawn = _systematic_counts(expected, self._rng)
             inclusion = np.minimum(expected, 1.0)
@@ -80,18 +86,28 @@ class MultinomialSelector(Selector):
 
 
 def counted_selection(
-    drawn: Ids, expected: Float, inclusion: Float, rng: np.random.Generator, round: int
+    drawn: Ids,
+    expected: Float,
+    inclusion: Float | Callable[[], Float],
+    rng: np.random.Generator,
+    round: int,
 ) -> Selection:
     """Return the round of clients that were drawn, in random order, with their counts."""
     clients = rng.permutation(np.flatnonzero(drawn)).astype(np.int64)
     return Selection(
         clients=clients,
         probabilities=expected / expected.sum(),
-        inclusion=np.minimum(inclusion, 1.0),
+        inclusion=inclusion,
         counts=drawn[clients].astype(np.int64),
         expected=expected,
         round=round,
     )
+
+
+def _with_replacement(law: Float, n_draws: int) -> Float:
+    """Return the probability of being drawn at least once."""
+    with np.errstate(divide="ignore"):  # the only client: log 0
+        return np.asarray(-np.expm1(n_draws * np.log1p(-np.minimum(law, 1.0))))
 
 
 def _systematic_counts(expected: Float, rng: np.random.Generator) -> Ids:

@@ -73,14 +73,14 @@ class ReshuffleSelector(Selector):
         ids = np.flatnonzero(eligible)
         n_picked = min(self.n_select, ids.size)
         turns = self._turns[ids]
-        order = np.lexsort((self._rng.random(ids.size), turns))
-        last = turns[order[n_picked - 1]]
-        sure, tied = turns < last, turns == last
+        last = np.partition(turns, n_picked - 1)[n_picked - 1]
+        sure, tied = ids[turns < last], ids[turns == last]
         inclusion = np.zeros(self.n_clients)
-        inclusion[ids[sure]] = 1.0
-        inclusion[ids[tied]] = (n_picked - np.count_nonzero(sure)) / np.count_nonzero(tied)
+        inclusion[sure] = 1.0
+        inclusion[tied] = (n_picked - sure.size) / tied.size
+        others = self._rng.choice(tied, size=n_picked - sure.size, replace=False)
         return Selection(
-            clients=ids[order[:n_picked]],
+            clients=np.concatenate([self._rng.permutation(sure), others]),
             probabilities=inclusion / n_picked,
             inclusion=inclusion,
             round=self.round,

@@ -309,3 +309,13 @@ def test_near_misses_are_named(tmp_path, arguments, message):
     assert refused.exit_code == 2
     assert message in refused.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_policies_are_listed_with_needs_and_can_be_cited():
+    listed = {row["name"]: row for row in json.loads(invoke("policies", "--json").output)}
+    assert listed["uniform"]["needs"] == "nothing"
+    assert listed["drift"]["needs"] == "sent, updates"
+    assert listed["multinomial"]["size"] == "at-most"
+    cited = invoke("policies", "--cite", "optimal").output
+    assert cited.startswith("@article{chen2022optimal,")
+    assert invoke("policies", "--cite", "nobody").exit_code != 0
