@@ -39,11 +39,88 @@ def make_mlp(seed=0):
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 10))
 
 
+def make_cnn(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4096, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
+
+
+class PflRounds:
+    """Local training of pfl's simulation on the same samples, one client after the other."""
+
+    def __init__(self, x, y, train, lr=0.01, epochs=10, batch_size=100):
+        from pfl.aggregate.simulate import SimulatedBackend
+        from pfl.algorithm.base import NNAlgorithmParams
+        from pfl.algorithm.federated_averaging import FederatedAveraging
+        from pfl.data.dataset import Dataset
+        from pfl.data.federated_dataset import FederatedDataset
+        from pfl.hyperparam import NNTrainHyperParams
+        from pfl.model.pytorch import PyTorchModel
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = make_cnn()
+
+            def forward(self, inputs):
+                return self.net(inputs)
+
+            def loss(self, inputs, targets, is_eval=False):
+                self.eval() if is_eval else self.train()
+                return F.cross_entropy(self(inputs), targets)
+
+            def metrics(self, inputs, targets):
+                return {}
+
+        net = Net()
+        self.model = PyTorchModel(
+            net,
+            local_optimizer_create=torch.optim.SGD,
+            central_optimizer=torch.optim.SGD(net.parameters(), lr=1.0),
+        )
+        x, y, self.queue = torch.from_numpy(x), torch.from_numpy(y), []
+        parts = [torch.from_numpy(part) for part in train]
+
+        def make_user(k):
+            order = parts[k][torch.randperm(len(parts[k]))]
+            return Dataset(raw_data=[x[order], y[order]], user_id=str(k))
+
+        users = FederatedDataset(make_user, lambda: self.queue.pop(0))
+        self.backend = SimulatedBackend(training_data=users, val_data=None)
+        self.params = NNTrainHyperParams(batch_size, epochs, lr)
+        self.make = lambda n: (
+            FederatedAveraging(),
+            NNAlgorithmParams(
+                central_num_iterations=1,
+                evaluation_frequency=1000,
+                train_cohort_size=n,
+                val_cohort_size=0,
+            ),
+        )
+
+    def train(self, clients):
+        self.queue += [int(k) for k in clients]
+        algorithm, params = self.make(len(clients))
+        algorithm.run(params, self.backend, self.model, self.params, None, callbacks=[])
+
+
 class ResearchLoop:
     """FedAvg with uniform selection, evaluated on every client each round."""
 
-    def __init__(self, dataset, train, test, lr=0.01, epochs=10, batch_size=100, seed=0):
-        self.model = make_mlp(seed)
+    def __init__(
+        self, dataset, train, test, lr=0.01, epochs=10, batch_size=100, seed=0, model=None
+    ):
+        self.model = make_mlp(seed) if model is None else model
         self.train = [Subset(dataset, part.tolist()) for part in train]
         self.test = [Subset(dataset, part.tolist()) for part in test]
         self.lr, self.epochs, self.batch_size = lr, epochs, batch_size

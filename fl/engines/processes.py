@@ -48,6 +48,11 @@ class _Process:
         except OSError:
             pass  # the worker died already: the next receive fails
 
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
+
     def end(self) -> None:
         """Kill the process; it holds no state."""
         self.connection.close()
@@ -89,6 +94,11 @@ class ProcessEngine(Engine):
         self._n_failed_starts = 0
         jobs = [job.on(device) for device in devices] or [job] * (workers or cores())
         self._pool = [self._start(own) for own in jobs]
+
+    @property
+    def pids(self) -> list[int]:
+        """Numbers of the worker processes."""
+        return [process.pid for process in self._pool]
 
     def close(self) -> None:
         """End the workers and release the shared memory."""

@@ -6,6 +6,7 @@ outlives the process that started it.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -17,6 +18,9 @@ import torch
 
 from .base import Worker
 from .shared import attach
+
+#: Numbers of malloc.h.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 def serve(connection: Connection, memory: int) -> None:
@@ -38,10 +42,25 @@ def serve(connection: Connection, memory: int) -> None:
             connection.send((None, traceback.format_exc()))
 
 
+def keep_freed_memory() -> None:
+    """Let malloc reuse large blocks instead of returning them to the system (glibc).
+
+    Each step of a model allocates the same activations: otherwise their pages are mapped and
+    zeroed again and again.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for most in (2**31 - 1, 2**25):  # older versions refuse more than 32 MiB
+            if mallopt(_MMAP_THRESHOLD, most):
+                break
+        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+
+
 def main() -> None:
     """Serve on the descriptors named on the command line."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     torch.set_num_threads(1)
+    keep_freed_memory()
     connection = Connection(int(sys.argv[1]))
     try:
         serve(connection, int(sys.argv[2]))
