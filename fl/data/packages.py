@@ -8,6 +8,7 @@ archive is compared with a known SHA-256, and single members are read from it.
 from __future__ import annotations
 
 import hashlib
+import lzma
 import os
 import re
 import shutil
@@ -27,6 +28,12 @@ from .files import FileCheck, PathLike, cache_dir, search_places
 
 MAX_MEMBER = 1 << 26  # bytes of one file in an archive
 LISTING_SECONDS = 180.0
+#: What readers of archives raise: a damaged header may also name an unknown compression
+#: (NotImplementedError), a password (RuntimeError) or no number (ValueError).
+_DAMAGE = (
+    OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
+    ValueError, RuntimeError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,7 @@ def read_members(path: Path, names: Collection[str]) -> dict[str, bytes]:
     """
     try:
         found = _from_zip(path, names) if zipfile.is_zipfile(path) else _from_tar(path, names)
-    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
+    except _DAMAGE as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     missing = sorted(set(names) - found.keys())
     if missing:

@@ -1,5 +1,6 @@
 """Shakespeare by role and Adult by group, read from small archives of the same form."""
 
+import gzip
 import hashlib
 import io
 import shutil
@@ -9,6 +10,9 @@ import zipfile
 
 import numpy as np
 import pytest
+from fuzzing import bounded_memory, damaged, fuzz
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import fl.data.catalogue as catalogue
@@ -294,6 +298,35 @@ def test_damaged_and_incomplete_archives_are_named(tmp_path):
     (tmp_path / "b.whl").write_bytes(b"PK\x03\x04 no archive")
     with pytest.raises(DataError, match="cannot be read"):
         read_adult(tmp_path / "b.whl")
+
+
+def packed(kind):
+    """Return the bytes of a small archive with one text."""
+    file = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("x/adult.data", "39, State-gov\n" * 20)
+    else:
+        with tarfile.open(fileobj=file, mode="w:gz" if kind == "tar.gz" else "w") as tar:
+            member = tarfile.TarInfo("x/adult.data")
+            member.size = 280
+            tar.addfile(member, io.BytesIO(b"39, State-gov\n" * 20))
+    return file.getvalue()
+
+
+@fuzz(120)
+@given(data=st.data())
+def test_damaged_archives_raise_nothing_but_their_error(tmp_path_factory, data):
+    kind = data.draw(st.sampled_from(["zip", "tar.gz", "tar"]))
+    raw = data.draw(damaged(packed(kind)))
+    path = tmp_path_factory.getbasetemp() / "fuzzed-archive"
+    path.write_bytes(gzip.compress(raw) if kind == "tar" else raw)
+    with bounded_memory(len(raw)):
+        try:
+            found = read_members(path, ["adult.data"])
+        except DataError:
+            return
+    assert list(found) == ["adult.data"]
 
 
 def test_a_short_row_is_named(tmp_path):
