@@ -10,18 +10,20 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import nn
-
-from .flat import FlatModule, Vector
 from .settings import ConfigError
+
+if TYPE_CHECKING:  # a report reads histories and needs no torch
+    import torch
+    from torch import nn
+
+    from .flat import Vector
 
 Which = Literal["final", "best"]
 #: Name of the file of each model; with several models, ``-0``, ``-1``, ... before the dot.
 FILES = {"final": "model", "best": "best"}
-State = dict[str, torch.Tensor]
+State = dict[str, "torch.Tensor"]
 
 
 class Outputs:
@@ -68,6 +70,8 @@ class Outputs:
 
 def states_of(make: Callable[[], nn.Module], models: Vector) -> list[State]:
     """Return the ``state_dict`` of each flat model, constants of the module included."""
+    from .flat import FlatModule
+
     states = []
     for vector in models:
         module = make()

@@ -20,6 +20,8 @@ from .settings import ConfigError, nearest
 #: Name of the data set of settings for samples that the caller brings.
 OWN = "own"
 MODELS_GROUP, DATASETS_GROUP = "cvrcore.models", "cvrcore.datasets"
+#: Names of `fl.models.MODELS`, known without torch.
+BUILT_IN_MODELS = ("mlp", "cnn", "logistic", "linear", "gru")
 
 
 def registered(group: str) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from cvrcore.state import load_state, save_state
 
 from .config import FREE_SETTINGS, ConfigError, RunConfig
 from .history import History, Record
-from .models import MODELS, build_model
 from .outputs import FILES, Outputs, read_models, write_models
+from .plugins import BUILT_IN_MODELS
 
 
 class StoreError(RuntimeError):
@@ -226,9 +226,15 @@ def read_history(folder: str | os.PathLike[str]) -> History:
 
 def _maker(facts: Record) -> Callable[[], Any] | None:
     """Return what makes the module of a run, if it is one of ours."""
-    if "in_shape" not in facts or facts.get("model") not in MODELS:
+    if "in_shape" not in facts or facts.get("model") not in BUILT_IN_MODELS:
         return None
-    return lambda: build_model(facts["model"], facts["in_shape"], facts["n_classes"])
+
+    def make() -> Any:
+        from .models import build_model
+
+        return build_model(facts["model"], facts["in_shape"], facts["n_classes"])
+
+    return make
 
 
 def read_json(path: Path) -> Any:

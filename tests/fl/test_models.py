@@ -6,9 +6,10 @@ import torch
 from torch import nn
 
 from fl.data import DATASETS
-from fl.models import DEFAULT_MODEL, build_model
+from fl.models import DEFAULT_MODEL, MODELS, build_model
+from fl.plugins import BUILT_IN_MODELS
 
-SHAPES = {"mlp": (1, 28, 28), "cnn": (3, 32, 32), "logistic": (60,), "linear": (2,)}
+SHAPES = {"mlp": (1, 28, 28), "cnn": (3, 32, 32), "logistic": (60,), "linear": (2,), "gru": (7,)}
 
 
 def n_classes(name):
@@ -74,7 +75,7 @@ def test_forward_shape_and_gradient(name):
     model = make(name)
     x = torch.zeros(5, *SHAPES[name]) + 1.0
     out = model(x)
-    assert out.shape == ((5,) if name == "linear" else (5, 10))
+    assert out.shape == {"linear": (5,), "gru": (5, 7, 10)}.get(name, (5, 10))
     out.sum().backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
     assert model.training
@@ -100,6 +101,10 @@ def test_linear_regression_has_no_bias():
     assert model(torch.zeros(3, 1)).tolist() == [0.0, 0.0, 0.0]
     x = torch.tensor([[2.0]])
     assert math.isclose(model(x).item(), 2 * model.head.weight.item())
+
+
+def test_names_are_known_without_torch():
+    assert set(BUILT_IN_MODELS) == set(MODELS)
 
 
 def test_every_data_set_has_a_default_model_that_fits():
