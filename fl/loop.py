@@ -13,7 +13,7 @@ from .data import DATASETS, Federation
 from .engines.serial import one_thread
 from .history import History, Record
 from .objectives import Function, Metric
-from .outputs import Outputs, states_of
+from .outputs import FILES, Outputs, states_of
 from .own import ModelLike, Own
 from .plugins import DATASETS_GROUP, OWN, is_built_in, load, make_federation
 from .server import Server
@@ -94,7 +94,7 @@ def run_server(
         store = stack.enter_context(RunStore(folder, config, resume, longer)) if folder else None
         stack.enter_context(one_thread())
         server = stack.enter_context(Server(config, federation, folder, own))
-        history = History(config, server.facts, outputs=_outputs(server))
+        history = History(config, server.facts)
         if store:
             if (facts := store.read_facts()) is not None:
                 check_same_run(store.folder, facts, server.facts)
@@ -112,6 +112,7 @@ def run_server(
                     store.checkpoint(t + 1, server.state_dict())
             logger.info("%s", history.line(record))
             notify(record)
+        history.outputs = _outputs(server)
         if store:
             if config.save_models:
                 store.models(history.outputs, server.facts)
@@ -120,9 +121,10 @@ def run_server(
 
 
 def _outputs(server: Server) -> Outputs:
-    """Return the models that `server` has at the time of asking."""
+    """Return the models of a run that ended; its samples are let go."""
     make = server.job.module
-    return Outputs(lambda which: states_of(make, server.models(which)), make)
+    models = {which: server.models(which).copy() for which in FILES}
+    return Outputs(lambda which: states_of(make, models[which]), make)
 
 
 def bring(

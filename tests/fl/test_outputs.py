@@ -1,5 +1,6 @@
 import builtins
 import dataclasses
+import gc
 import json
 
 import numpy as np
@@ -14,6 +15,7 @@ import fl
 from fl.config import ConfigError
 from fl.evaluation import segment_means
 from fl.models import build_model
+from fl.samples import ClientSamples
 from fl.store import StoreError, read_history
 
 
@@ -96,6 +98,17 @@ def test_own_models_come_back_with_buffers_and_tied_weights(tmp_path):
     assert_allclose(accuracy(again.model(into=Tied()), fed), history.final())
     with pytest.raises(ValueError, match="into must be like the module that was trained"):
         again.model(into=torch.nn.Linear(2, 2))
+
+
+def test_a_history_does_not_hold_on_to_the_samples():
+    def alive():
+        gc.collect()
+        return sum(type(thing) is ClientSamples for thing in gc.get_objects())
+
+    before = alive()
+    history = fl.run(tiny_config(rounds=1), federation=tiny_federation())
+    assert alive() == before
+    assert history.model() is not None
 
 
 def test_several_models_are_told_apart(tmp_path):
