@@ -19,6 +19,9 @@ from .untrusted import REAL, as_number, brief, by_name, check_numbers
 #: Arguments of `Selector.observe` that are read from replies.
 REPORTED = ("models", "losses", "durations", "norms", "updates")
 
+#: Ids in the log line of a round.
+MAX_LISTED = 20
+
 
 @dataclasses.dataclass(frozen=True)
 class ClientInfo:
@@ -86,6 +89,20 @@ class Round:
         """Return the ids and reasons, without the policy's decision."""
         names = ("available", "selected", "reported", "failed")
         return {name: getattr(self, name) for name in names}
+
+    def line(self, selector: Selector) -> str:
+        """Return one line: who was picked, of how many, by which policy, in which phase."""
+        phase = ""
+        if self.selection.warmup:
+            total = getattr(selector, "warmup", "?")
+            phase = f", warm-up round {self.selection.round + 1} of {total}"
+        names = [str(id) for id in self.selected[:MAX_LISTED]]
+        if len(self.selected) > MAX_LISTED:
+            names.append(f"and {len(self.selected) - MAX_LISTED} more")
+        return (
+            f"selection {self.selection.round + 1} by {selector.name}{phase}: "
+            f"{len(self.selected)} of {len(self.available)} clients: {', '.join(names) or 'nobody'}"
+        )
 
 
 class NoEligibleClientError(ValueError):

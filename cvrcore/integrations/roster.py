@@ -36,7 +36,8 @@ from .clients import (
 )
 from .policy import Policy
 from .population import Population
-from .untrusted import as_number, brief, by_name
+from .untrusted import as_number, brief
+from .utilities import Utility, group_worth
 
 __all__ = [
     "ClientInfo",
@@ -45,20 +46,16 @@ __all__ = [
     "Reply",
     "Roster",
     "Round",
+    "Utility",
 ]
 
 logger = logging.getLogger(__name__)
-
-#: Ids in the log line of a round.
-MAX_LISTED = 20
 
 # Earlier names, still accepted.
 Answer, Newcomer, NobodyEligibleError = Reply, ClientInfo, NoEligibleClientError
 
 #: A function of ids that returns their current losses; one that is left out gave no reply.
 Ask = Callable[[list[Any]], Mapping[Any, float]]
-#: A function of a model, by name of array, that returns its worth on the server's own samples.
-Utility = Callable[[dict[str, Any]], float]
 
 
 class Roster(Population):
@@ -208,7 +205,7 @@ class Roster(Population):
         selection = selector.select(available, losses, **context)
         selected = self.ids.ids(selection.clients)
         self._open = Round(self.ids.ids(available), selected, selection)
-        self._log(self._line(self._open))
+        self._log(self._open.line(selector))
         return selected
 
     def report(
@@ -253,7 +250,9 @@ class Roster(Population):
         lost = sorted(self.ids.slot(id) for id in reasons)
         told = stack_rows(list(rows.values()))
         if "utilities" in selector.needs and rows:
-            told["utilities"] = self._worth({self.ids.slot(id): replies[id] for id in rows}, sent)
+            assert self._utility is not None
+            by_slot = {self.ids.slot(id): replies[id] for id in rows}
+            told["utilities"] = group_worth(self._utility, by_slot, selector.weights, sent)
         selector.observe(slots, **told, failed=lost)
         for id, why in reasons.items():
             logger.warning("client %r failed in round %d: %s", id, selector.round, why)
@@ -268,11 +267,8 @@ class Roster(Population):
         For frameworks that add replies up as they come, before the round is reported.
         """
         assert self.selector is not None
-        wanted = Wanted(
-            self.needs, self.loss_statistic, self.features, self.watches, self._updates, sent
-        )
         reasons: dict[Any, str] = {}
-        rows = {id: read_reply(reply, wanted)}
+        rows = {id: read_reply(reply, self._wanted(sent))}
         if not accepted_rows(self.selector, self.ids, rows, reasons):
             raise ValueError(reasons[id])
 
@@ -357,19 +353,10 @@ class Roster(Population):
 
     # -- parts ------------------------------------------------------------------
 
-    def _line(self, record: Round) -> str:
-        """Return one line about a round: who was picked, of how many, by which policy."""
-        selector, selection = self.selector, record.selection
-        assert selector is not None
-        phase = ""
-        if selection.warmup:
-            phase = f", warm-up round {selection.round + 1} of {getattr(selector, 'warmup', '?')}"
-        names = [str(id) for id in record.selected[:MAX_LISTED]]
-        if len(record.selected) > MAX_LISTED:
-            names.append(f"and {len(record.selected) - MAX_LISTED} more")
-        return (
-            f"selection {selection.round + 1} by {selector.name}{phase}: {len(record.selected)} of "
-            f"{len(record.available)} clients: {', '.join(names) or 'nobody'}"
+    def _wanted(self, sent: Model | None) -> Wanted:
+        """Return what the policy needs of a reply."""
+        return Wanted(
+            self.needs, self.loss_statistic, self.features, self.watches, self._updates, sent
         )
 
     def _read_rows(
@@ -377,9 +364,7 @@ class Roster(Population):
     ) -> dict[Any, dict[str, Any]]:
         """Return the row of each valid reply, by slot; the others get an entry in `reasons`."""
         assert self._open is not None
-        wanted = Wanted(
-            self.needs, self.loss_statistic, self.features, self.watches, self._updates, sent
-        )
+        wanted = self._wanted(sent)
         rows: dict[Any, dict[str, Any]] = {}
         for id in sorted(set(self._open.selected) - set(reasons), key=self.ids.slot):
             try:
@@ -422,28 +407,3 @@ class Roster(Population):
                 f"policy {self._policy.kind.name!r} needs losses{statistic}, and none of "
                 f"{len(told)} clients sent one: {hint}"
             )
-
-    def _worth(
-        self, replies: Mapping[int, Reply], sent: Model | None
-    ) -> Callable[[Iterable[int]], float]:
-        """Return the function from reported clients, by slot, to the worth of their average."""
-        assert self.selector is not None
-        assert self._utility is not None
-        weights, utility, before = self.selector.weights, self._utility, by_name(sent or {})
-        models = {slot: by_name(reply.model or {}) for slot, reply in replies.items()}
-
-        def worth(clients: Iterable[int]) -> float:
-            slots = [int(slot) for slot in clients]
-            total = sum(float(weights[slot]) for slot in slots)
-            if not total:
-                return float(utility(before))
-            mean = {
-                name: sum(
-                    np.asarray(models[slot][name], dtype=np.float64) * (weights[slot] / total)
-                    for slot in slots
-                )
-                for name in before
-            }
-            return float(utility({n: np.asarray(a, before[n].dtype) for n, a in mean.items()}))
-
-        return worth

@@ -20,3 +20,13 @@ if "RAY_TMPDIR" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["RAY_TMPDIR"], ignore_errors=True)
 
 sys.path.insert(0, str(Path(__file__).parent))  # flower_fakes, from wherever pytest started
+
+
+def pytest_collection_finish(session):
+    """Start what runs long in a process of its own before the first test."""
+    config = session.config
+    if config.option.collectonly or hasattr(config, "workerinput"):  # not in each worker of xdist
+        return
+    for module in {getattr(item, "module", None) for item in session.items}:
+        if hasattr(module, "begin_early"):
+            module.begin_early()

@@ -245,7 +245,7 @@ def test_documented_snippets_run(tmp_path, monkeypatch):
     assert len(grid.trained()) == 60 * 4
     exec(options, names)
     run(names["strategy"], rounds=2)
-    assert names["strategy"].waiting == Waiting(enough=0.8, grace=30, connect=60)
+    assert names["strategy"].waiting == Waiting(enough=0.8, grace=30, connect=120)
     assert names["strategy"].roster.selector.guards.max_share == 1.25
     exec(merging, names)
     run(names["strategy"], rounds=2)

@@ -1,11 +1,15 @@
 """The adapter in NVFlare's simulator: real messages, real clients, real failures."""
 
+import atexit
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +36,21 @@ pytestmark = pytest.mark.timeout(900)
 
 
 ATTEMPTS = 5
+STARTED = []
+
+
+def begin(folder):
+    """Start a simulation; return its folder, and a future of what `simulate` returns."""
+    pool = ThreadPoolExecutor(1)
+    simulation = pool.submit(simulate, folder)
+    pool.shutdown(wait=False)
+    return folder, simulation
+
+
+def begin_early():
+    """Start the first attempt before the first test: it spends most of its time waiting."""
+    STARTED.append(begin(Path(tempfile.mkdtemp(prefix="simulator-"))))
+    atexit.register(shutil.rmtree, STARTED[0][0], ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +62,8 @@ def folder(tmp_path_factory):
     the same one. That is not about the adapter.
     """
     for attempt in range(ATTEMPTS):
-        folder = tmp_path_factory.mktemp("simulator")
-        text, code = simulate(folder)
+        folder, simulation = STARTED.pop() if STARTED else begin(tmp_path_factory.mktemp("job"))
+        text, code = simulation.result(timeout=500)
         if not lost_a_client(folder, text):
             assert code == 0, text[-3000:]
             return folder

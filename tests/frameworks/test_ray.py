@@ -1,14 +1,17 @@
 """The Ray engine, in a process of its own with a deadline: see `ray_cases.py`.
 
 When a cluster is lost, Ray ends the process that is connected to it at once, and the test runner
-with it; a runner that shares its work with others then waits for ever.
+with it; a runner that shares its work with others then waits for ever. The process spends most of
+its time waiting, so it is started before the first test (see `conftest.py`) and is collected here.
 """
 
+import atexit
 import contextlib
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,25 +20,49 @@ pytest.importorskip("ray", reason="ray is not installed: pip install 'cvrcore[ra
 
 HERE = Path(__file__).parent
 DEADLINE = 540  # seconds
+STARTED = []
+
+
+class Cases:
+    """The cases in a child process; its output goes to a file."""
+
+    def __init__(self):
+        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it outlives this call
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        self._child = subprocess.Popen(
+            [*command, str(HERE / "ray_cases.py")],
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            cwd=HERE.parents[1],
+            start_new_session=True,
+        )
+        atexit.register(self.kill)
+
+    def kill(self):
+        """End the child and what it has started, and nothing else."""
+        if self._child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+
+    def result(self):
+        """Return exit code, None after the deadline, and output."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(DEADLINE)
+        code = self._child.poll()
+        self.kill()
+        self._child.wait(30)
+        self._output.seek(0)
+        with self._output:
+            return code, self._output.read()
+
+
+def begin_early():
+    STARTED.append(Cases())
 
 
 @pytest.mark.timeout(DEADLINE + 60)
 def test_engine_in_a_process_of_its_own():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    child = subprocess.Popen(
-        [*command, str(HERE / "ray_cases.py")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=HERE.parents[1],
-        start_new_session=True,
-    )
-    try:
-        output, _ = child.communicate(timeout=DEADLINE)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)  # its own children alone
-        output, _ = child.communicate(timeout=30)
-        pytest.fail(f"the cases took more than {DEADLINE} s: {output[-3000:]}")
-    assert child.returncode == 0, output[-6000:]
+    code, output = (STARTED.pop() if STARTED else Cases()).result()
+    assert code is not None, f"the cases took more than {DEADLINE} s: {output[-3000:]}"
+    assert code == 0, output[-6000:]
     assert " passed" in output, output[-3000:]
