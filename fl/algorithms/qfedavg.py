@@ -29,7 +29,7 @@ class QFedAvg(Algorithm):
     ----------
     resources : Resources
     q : float
-        Non-negative; the paper uses 0.001 to 5, by data set.
+        Non-negative; the paper uses 0.001 to 5, by data set. A large one slows training down.
     lipschitz : float, optional
         L, positive. Default: 1 over the step length of clients, as in the paper.
 
@@ -42,7 +42,7 @@ class QFedAvg(Algorithm):
     name = "q-fedavg"
 
     def __init__(
-        self, resources: Resources, q: float = 1.0, lipschitz: float | None = None
+        self, resources: Resources, q: float = 0.1, lipschitz: float | None = None
     ) -> None:
         super().__init__(resources)
         if not q >= 0:

@@ -47,6 +47,15 @@ def test_weights_equal_pytorch_defaults_drawn_from_the_same_seed():
         assert torch.equal(ours, theirs)
 
 
+def test_gru_equals_pytorch_defaults_too():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        layers = nn.Embedding(10, 16), nn.GRU(16, 128, batch_first=True), nn.Linear(128, 10)
+    reference = [p for layer in layers for p in layer.parameters()]
+    for ours, theirs in zip(make("gru", seed=3).parameters(), reference, strict=True):
+        assert torch.equal(ours, theirs)
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_global_random_state_is_left_alone(name):
     before = torch.get_rng_state()
