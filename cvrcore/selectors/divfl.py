@@ -69,7 +69,7 @@ class DivFLSelector(UpdateRowsSelector):
     >>> for _ in range(2):  # until every client was seen
     ...     picked = selector.select().clients
     ...     selector.observe(picked, updates=rows[picked])
-    >>> sorted(selector.select().clients // 2)
+    >>> sorted((selector.select().clients // 2).tolist())
     [0, 1]
     """
 

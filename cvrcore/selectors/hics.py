@@ -26,8 +26,8 @@ def label_entropy(updates: ArrayLike, temperature: float) -> Float:
 
     Examples
     --------
-    >>> label_entropy([[0.0, 0.0], [1.0, 0.0]], temperature=0.1).round(4)
-    array([0.6931, 0.0005])
+    >>> label_entropy([[0.0, 0.0], [1.0, 0.0]], temperature=0.5).round(4)
+    array([0.6931, 0.3653])
     """
     rows = np.asarray(updates, dtype=np.float64) / temperature
     rows = rows - rows.max(axis=-1, keepdims=True)
