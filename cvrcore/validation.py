@@ -246,6 +246,15 @@ def check_labels(value: ArrayLike, n_clients: int | None, name: str = "coalition
     return labels
 
 
+def check_shape(value: Any, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return an array of numbers from a saved state if it has this shape; nothing is copied."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must be an array of numbers, got {value!r:.60}")
+    if value.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {value.shape}")
+    return value
+
+
 def check_stored(value: Any, name: str, n_clients: int, dtype: Any = np.float64) -> NDArray[Any]:
     """Return a copy of one number per client from a saved state; NaN may mean unknown."""
     array = np.array(value, dtype=dtype)

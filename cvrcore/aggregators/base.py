@@ -5,7 +5,8 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -44,6 +45,22 @@ class RoundUpdates:
         times = np.ones(self.weights.size)
         times[self.selection.clients] = self.selection.counts
         return times[self.clients]
+
+
+def loading(method: Callable[[Any, dict[str, Any]], None]) -> Callable[[Any, dict[str, Any]], None]:
+    """Make a `load_state_dict` atomic; a malformed state raises ValueError, whatever is wrong."""
+    load = atomic(method)
+
+    @functools.wraps(method)
+    def checked(self: Any, state: dict[str, Any]) -> None:
+        try:
+            load(self, state)
+        except (ValueError, RuntimeError, MemoryError):
+            raise
+        except Exception as error:  # a malformed state can raise nearly anything
+            raise ValueError(f"state is incomplete or malformed: {error!r}") from error
+
+    return checked
 
 
 class Aggregator(Atomic, abc.ABC):
@@ -161,7 +178,7 @@ class Aggregator(Atomic, abc.ABC):
             state["guard"] = self._guard.state()
         return state
 
-    @atomic
+    @loading
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
         if state.get("aggregator") != self.name:

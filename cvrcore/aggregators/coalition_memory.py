@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.journal import atomic
 from ..runtime.threads import serialised, single_blas_thread
-from ..validation import Float, Ids, Mask, check_number, check_stored
-from .base import Aggregator, Arrays, RoundUpdates
+from ..validation import Float, Ids, Mask, check_number, check_shape, check_stored
+from .base import Aggregator, Arrays, RoundUpdates, loading
 from .flat import FlatLayout
 from .importance import FORMS, check_form, importance_factors, inclusion_for
 from .noise import step_variance
@@ -142,11 +141,15 @@ class CoalitionMemoryAggregator(Aggregator):
             "bank": self._store.state(),
         }
 
-    @atomic
+    @loading
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
         super().load_state_dict(state)
-        labels = np.array(state["labels"], dtype=np.int64)
+        labels = np.array(
+            check_shape(state["labels"], "labels", state["labels"].shape[:1]), np.int64
+        )
+        if labels.size and labels.min() < 0:
+            raise ValueError(f"labels must be non-negative, got {labels.min()}")
         if labels.size and labels.max() >= state["bank"]["shape"][0]:
             raise ValueError(f"labels must be below {state['bank']['shape'][0]}, as rows are")
         # Older states do not tell whose updates they hold: anybody's.

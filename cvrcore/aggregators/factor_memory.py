@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..head import HeadMap
-from ..runtime.journal import atomic
 from ..runtime.threads import serialised, single_blas_thread
 from ..validation import Float, Ids, Mask, check_number, check_stored
-from .base import Aggregator, Arrays, RoundUpdates
+from .base import Aggregator, Arrays, RoundUpdates, loading
 from .flat import FlatLayout
 from .importance import check_form, importance_factors, inclusion_for
 from .noise import step_variance
@@ -192,7 +191,7 @@ class FactorMemoryAggregator(Aggregator):
             "bank": self._store.state(),
         }
 
-    @atomic
+    @loading
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
         super().load_state_dict(state)

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..runtime.journal import atomic
 from ..runtime.threads import serialised, single_blas_thread
 from ..validation import Float, check_choice, check_number, check_stored, check_vector
-from .base import Aggregator, Arrays, RoundUpdates
+from .base import Aggregator, Arrays, RoundUpdates, loading
 from .flat import FlatLayout
 from .importance import FORMS, check_form, importance_factors, inclusion_for
 from .noise import step_variance
@@ -193,7 +192,7 @@ class MemoryAggregator(Aggregator):
             "bank": self._store.state(),
         }
 
-    @atomic
+    @loading
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
         super().load_state_dict(state)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..runtime.journal import Journal
-from ..validation import Float, Mask, check_choice, check_count, check_stored
+from ..validation import Float, Mask, check_choice, check_count, check_shape, check_stored
 
 DTYPES: Final = ("float32", "bfloat16")
 #: Bytes above which rows go to a file.
@@ -190,6 +190,13 @@ class RowStore:
         self._file = np.memmap(path, self.kind, "r+", shape=(n_rows, 2, self.n_columns))
         return np.asarray(self._file).transpose(1, 0, 2)
 
+    def _file_holds(self, n_rows: int, n_columns: int) -> bool:
+        """Return whether the file in `folder` is as large as so many rows need."""
+        if self.folder is None or not (self.folder / _FILE).is_file():
+            return False
+        wanted = 2 * n_rows * n_columns * np.dtype(self.kind).itemsize
+        return (self.folder / _FILE).stat().st_size >= wanted
+
     # -- state --------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
@@ -223,12 +230,16 @@ class RowStore:
         check_choice(state["dtype"], "dtype", (self.dtype,))
         n_rows, n_columns = (check_count(n, "shape", minimum=0) for n in state["shape"])
         other = RowStore(self.dtype, self.limit, self.folder)
-        named = state["rows"] is None
-        if named and (self.folder is None or not (self.folder / _FILE).exists()):
-            raise ValueError(f"folder must hold the file {_FILE!r} that the state names")
-        other._reset(n_rows, n_columns)
-        known = check_stored(state["known"], "known", n_rows, bool)
+        known = check_shape(state["known"], "known", (n_rows,)).astype(bool)
         ids = np.flatnonzero(known)
+        named = state["rows"] is None
+        if not named:
+            check_shape(state["rows"], "rows", (ids.size, n_columns))
+        elif not self._file_holds(n_rows, n_columns):
+            raise ValueError(
+                f"folder must hold the file {_FILE!r} of {n_rows} rows that the state names"
+            )
+        other._reset(n_rows, n_columns)
         if named:
             if not other.on_disk:
                 raise ValueError(
@@ -236,6 +247,8 @@ class RowStore:
                     f"in a file, got {self.limit}"
                 )
             other._copy = check_stored(state["place"], "place", n_rows, np.int64)
+            if not np.isin(other._copy, (0, 1)).all():
+                raise ValueError(f"place must be 0 or 1, got {other._copy.max()}")
             other._checksum = check_stored(state["checksum"], "checksum", n_rows, np.int64)
             for row in ids:
                 found = zlib.crc32(np.array(other._rows[other._copy[row], row]).data)

@@ -17,7 +17,7 @@ from ..runtime.journal import Noted, atomic
 from ..runtime.threads import serialised
 from ..selection import Selection
 from ..validation import check_choice
-from .base import Aggregator, Arrays, RoundUpdates
+from .base import Aggregator, Arrays, RoundUpdates, loading
 
 KINDS: Final = ("sgd", "adam", "yogi", "adaptive")
 #: Step length of each kind if none is given. 1 takes the aggregated model as it is.
@@ -344,7 +344,7 @@ class ServedAggregator(Aggregator):
         """Return the state of both, as arrays and plain values."""
         return {**self.inner.state_dict(), "server": self.server.state_dict()}
 
-    @atomic
+    @loading
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
         own = dict(state)

@@ -9,7 +9,7 @@ import numpy as np
 from ..kernels import dispatch
 from ..runtime.journal import Journal
 from ..runtime.threads import run_chunks
-from ..validation import Float, Ids, check_matrix, check_number, check_vector
+from ..validation import Float, Ids, check_matrix, check_number, check_shape, check_vector
 from .operators import CentredAffinity
 from .principal import Principal
 
@@ -179,12 +179,16 @@ class Affinity:
         }
 
     @classmethod
-    def restored(cls, state: dict[str, Any], kernel: str, gamma: float | str) -> Affinity:
-        """Build an affinity from the result of `state`."""
-        found = cls(np.zeros((1, 1)), kernel, gamma)
-        n_clients, n_features = state["offsets"].shape
-        found.reference = check_vector(state["reference"], "reference", n_features, None).copy()
-        found.offsets = check_matrix(state["offsets"], "offsets").copy()
+    def restored(
+        cls, state: dict[str, Any], kernel: str, gamma: float | str, rows: Float
+    ) -> Affinity:
+        """Build an affinity from the result of `state`; `rows` have its shape and dtype."""
+        (n_clients, n_features), dtype = rows.shape, rows.dtype
+        for name, shape in (("offsets", rows.shape), ("proximity", (n_clients, n_clients))):
+            check_shape(state[name], name, shape)
+        found = cls(np.zeros((1, 1), dtype), kernel, gamma)
+        found.reference = check_vector(state["reference"], "reference", n_features, dtype).copy()
+        found.offsets = check_matrix(state["offsets"], "offsets", rows.shape, dtype).copy()
         found._squares = check_vector(state["squares"], "squares", n_clients).copy()
         found._nonzero = check_vector(state["nonzero"], "nonzero", n_clients).copy()
         proximity = check_matrix(state["proximity"], "proximity", (n_clients, n_clients))

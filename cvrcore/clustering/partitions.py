@@ -16,7 +16,7 @@ import numpy as np
 from ..kernels import dispatch
 from ..runtime.journal import Journal
 from ..runtime.threads import single_blas_thread
-from ..validation import Float, Ids, check_matrix, check_stored
+from ..validation import Float, Ids, check_stored
 from .affinity import Affinity
 from .eigensolver import SOLVERS, Solver, spectral_points
 from .subspace import EMPTY_IDS, Basis
@@ -259,5 +259,5 @@ class ExactPartition(Partition):
         if state["basis"] is not None:
             self.basis = Basis.restored(state["basis"], self.stale.size)
         if state["affinity"] is not None:
-            self.affinity = Affinity.restored(state["affinity"], self.kernel, self.gamma)
-            check_matrix(self.affinity.offsets, "offsets", (self.stale.size, None))
+            how = (self.kernel, self.gamma, state["rows"])
+            self.affinity = Affinity.restored(state["affinity"], *how)

@@ -136,7 +136,8 @@ class Principal:
         if state is None:
             return
         length = self.offsets.shape[1]
-        reference = check_vector(state["reference"], "reference", length, None).copy()
+        dtype = self.offsets.dtype
+        reference = check_vector(state["reference"], "reference", length, dtype).copy()
         rows = (self.offsets - reference).astype(np.float32)
         total = check_vector(state["total"], "total", length).copy()
         gram = check_matrix(state["gram"], "gram", (length, length), np.float64).copy()

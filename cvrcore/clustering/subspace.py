@@ -49,8 +49,8 @@ class Basis:
         """Build from what `state` returned."""
         vectors = check_matrix(state["vectors"], "vectors", (n_rows, None)).copy()
         values = check_vector(state["values"], "values", vectors.shape[1], None).copy()
-        degree = check_count(state["degree"], "degree", minimum=0)
-        products = check_count(state["products"], "products", minimum=0)
+        degree = check_count(state["degree"], "degree", 0, 2 * _MAX_DEGREE)
+        products = check_count(state["products"], "products", 0, 2**53)
         axes = state.get(
             "axes"
         )  # states of older versions have none; axes have no axes of their own

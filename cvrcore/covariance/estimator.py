@@ -290,7 +290,9 @@ class Estimator:
         self.diagonal = check_matrix(state["diagonal"], "diagonal", shape, self.dtype).copy()
         self.floor = check_vector(state["floor"], "floor", self.n_features).copy()
         self.scores = check_vector(state["scores"], "scores", self.n_clients).copy()
-        self.updates = check_count(state["updates"], "updates", minimum=0)
+        if (self.floor < 0).any() or (self.diagonal < 0).any():
+            raise ValueError("floor and diagonal must be non-negative: they hold variances")
+        self.updates = check_count(state["updates"], "updates", 0, 2**53)
         self.ones = check_number(state["ones"], "ones", minimum=0, maximum=1)
         if self.store is not None:
             self.store.restore(state["covariance"])

@@ -172,7 +172,7 @@ class PackedCovariance:
                 raise ValueError(f"history must be of {self.n_clients} clients, got {held.shape}")
         if n_held > DEFERRED:
             raise ValueError(f"history must be of {DEFERRED} rounds at most, got {n_held}")
-        self.steps = check_count(state.get("steps", n_held), "steps", minimum=n_held)
+        self.steps = check_count(state.get("steps", n_held), "steps", n_held, 2**53)
         pending = np.asarray(state.get("waiting", np.full_like(self.pending, n_held)))
         if pending.shape != self.pending.shape or pending.dtype != np.int64:
             raise ValueError(

@@ -14,7 +14,7 @@ import numpy as np
 from ..kernels import dispatch
 from ..runtime.journal import Journal
 from ..runtime.sizes import caches_pairs
-from ..validation import Float, Ids, check_number
+from ..validation import Float, Ids, check_number, check_shape
 from .packed import PackedCovariance
 from .pairs import PairCache, Pairs
 from .residual_log import BLOCK, ResidualLog
@@ -271,12 +271,14 @@ class CovarianceStore:
         self.scale = check_number(state["scale"], "scale", above=0, maximum=1)
         self.ones = check_number(state["ones"], "ones", minimum=0, maximum=1)
         self._streamed = check_number(state.get("streamed", 0.0), "streamed", minimum=0)
-        self.packed = self._cache = None
+        dense, self.packed, self._cache = self.packed, None, None
         self.log = ResidualLog(*self._size, self.log.window)
         if state["base"] is None:
             self.log.restore(state)
         else:
-            self.packed = PackedCovariance(*self._size, self.ones)
+            n_pairs = self.n_clients * (self.n_clients + 1) // 2
+            check_shape(state["base"], "base", (n_pairs, self.n_features))
+            self.packed = dense or PackedCovariance(*self._size, self.ones)
             self.packed.restore(state)
 
     # -- its form -----------------------------------------------------------------

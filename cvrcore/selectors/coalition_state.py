@@ -22,6 +22,7 @@ from ..validation import (
     check_labels,
     check_matrix,
     check_number,
+    check_shape,
     check_vector,
 )
 from .base import Selector
@@ -258,6 +259,21 @@ class CoalitionState(Selector):
         """Refuse to copy a selector whose last `observe` was interrupted."""
         self._estimator.check_whole()
         return super().__getstate__()
+
+    @classmethod
+    def _check_sizes(cls, config: dict[str, Any], learned: dict[str, Any]) -> None:
+        super()._check_sizes(config, learned)
+        n_clients = config["n_clients"]
+        n_features = check_count(config["n_features"], "n_features")
+        if config.get("initial") is not None:
+            check_shape(config["initial"], "initial", (n_features,))
+        for name in ("rows", "moment", "diagonal"):
+            check_shape(learned[name], name, (n_clients, n_features))
+        if config.get("n_landmarks") is not None:
+            check_count(config["n_landmarks"], "n_landmarks", 0, n_clients)
+        if config.get("store") == "dense":
+            n_pairs = n_clients * (n_clients + 1) // 2
+            check_shape(learned["covariance"]["base"], "base", (n_pairs, n_features))
 
     def _restore(self, learned: dict[str, Any]) -> None:
         rows = check_matrix(learned["rows"], "rows", self._rows.shape, self.dtype)

@@ -18,6 +18,7 @@ from ..validation import (
     check_count,
     check_ids,
     check_labels,
+    check_shape,
     check_stored,
     check_vector,
 )
@@ -27,6 +28,7 @@ from .overlap import Overlapping
 
 #: 1: without guards; 2: with guards, of older versions; 3: with guards.
 FORMATS = (1, 2, 3)
+LARGEST = 2**53  # count of rounds: floats hold it exactly
 _OWN = ("_lock", "_process")  # attributes that belong to the object, not to its state
 
 
@@ -100,8 +102,9 @@ class Saved(Grouped, Budgeted, Overlapping):
             known = " or ".join(map(str, FORMATS))
             raise ValueError(f"state must be of format {known}, got {state.get('format')!r}")
         try:
+            cls._check_sizes(state["config"], state["learned"])
             restored = cls(**state["config"])
-            restored.round = check_count(state["round"], "round", minimum=0)
+            restored.round = check_count(state["round"], "round", 0, LARGEST)
             restored._rng.bit_generator.state = state["rng"]
             if state["pending"] is not None:
                 restored._pending = _check_pending(state["pending"], restored.n_clients)
@@ -173,6 +176,15 @@ class Saved(Grouped, Budgeted, Overlapping):
         """Restore the attributes with a new lock."""
         self.__dict__.update(state, _lock=threading.RLock())
 
+    @classmethod
+    def _check_sizes(cls, config: dict[str, Any], learned: dict[str, Any]) -> None:
+        """Compare the sizes that a state claims with its arrays, before anything is allocated.
+
+        A policy overrides it whose constructor allocates more than a few numbers per client.
+        """
+        n_clients = check_count(config["n_clients"], "n_clients")
+        check_shape(config["weights"], "weights", (n_clients,))
+
     # -- overridden by policies --------------------------------------------------
 
     def _config(self) -> dict[str, Any]:
@@ -191,6 +203,10 @@ def _check_pending(stored: dict[str, Any], n_clients: int) -> Selection:
     """Return a pending round from a saved state."""
     pending = Selection(**copy.deepcopy(stored))
     check_ids(pending.clients, "pending clients", n_clients)
+    check_count(pending.round, "pending round", 0, LARGEST)
+    for name in ("scores", "probabilities", "inclusion"):
+        if getattr(pending, name) is not None:
+            check_shape(getattr(pending, name), f"pending {name}", (n_clients,))
     if pending.coalitions is not None:
         check_labels(pending.coalitions, n_clients, "pending coalitions")
     if pending.counts is not None:
