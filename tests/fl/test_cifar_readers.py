@@ -161,3 +161,29 @@ def test_array_layout_survives(order):
     array = np.asarray(np.arange(12).reshape(3, 4), dtype=np.int64, order=order)
     batch = read_pickle(pickle.dumps({"data": array}, protocol=2), "file")
     assert_array_equal(batch["data"], array)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        # BUILD on a function: its defaults were changed before the pickle was refused.
+        b"\x80\x02c_codecs\nencode\n(N}U\x0c__defaults__(U\x03hexttb.",
+        b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n}U\x01aK\x01sb.",
+        b"\x80\x02cnumpy\ndtype\n}U\x01aK\x01sb.",
+        b"\x80\x02}cos\nsystem\n.",  # refused although nothing is called
+        b"\x80\x02(cnumpy\nndarray\nK\x01o.",  # OBJ, INST, NEWOBJ call without REDUCE
+        b"\x80\x02cnumpy\nndarray\n)\x81.",
+        b"\x80\x02K\x01K\x02a.",  # APPEND to a number
+        b"\x80\x02c_codecs\nencode\nK\x01R.",  # REDUCE with a number
+    ],
+)
+def test_nothing_is_built_before_the_program_is_checked(program, monkeypatch):
+    from fl.data import pickles
+
+    def built(*_):
+        raise AssertionError("something was built")
+
+    monkeypatch.setattr(pickles._Unpickler, "load", built)
+    with pytest.raises(DataError, match="a pickle must"):
+        read_pickle(program, "file")
+    assert pickles._encode.__defaults__ == ("latin1",)
