@@ -364,6 +364,8 @@ class Server:
     def _aggregator(self) -> Aggregator:
         name, options = self.config.aggregator, dict(self.config.aggregator_options)
         kind = AGGREGATORS.get(name)
+        if "folder" in options:  # a settings file of somebody else must not choose where to write
+            raise ConfigError("aggregator: folder must not be set: rows go to the run's folder")
         if kind is not None and "folder" in inspect.signature(kind).parameters and self._folder:
             options = {"folder": self._folder, **options}
         try:

@@ -23,10 +23,9 @@ from .config import FREE_SETTINGS, ConfigError, RunConfig
 from .history import History, Record
 from .outputs import FILES, Outputs, read_models, write_models
 from .plugins import BUILT_IN_MODELS
-
-
-class StoreError(RuntimeError):
-    """A run folder that cannot be used; the message says why and what to do."""
+from .records import StoreError as StoreError
+from .records import check_facts, read_regular, read_rounds
+from .records import read_json as read_json
 
 
 class RunStore:
@@ -58,6 +57,7 @@ class RunStore:
         with self._reported("opened"):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._refuse_other_files()
+            self._refuse_links()
             self._lock = _lock(self.folder / ".lock")
             try:
                 self._claim(resume)
@@ -77,7 +77,7 @@ class RunStore:
                         f"{error}; delete it to run again from the first round"
                     ) from None
                 wanted = int(state["rounds"])
-                lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+                lines = read_regular(path).split(b"\n")[:-1] if path.exists() else []
                 try:
                     records = [json.loads(line) for line in lines[:wanted]]
                 except (ValueError, RecursionError) as error:
@@ -172,6 +172,12 @@ class RunStore:
             other = next(name for name in names if name not in ours)
             raise StoreError(f"{self.folder} must be empty or hold a run, got {other!r}")
 
+    def _refuse_links(self) -> None:
+        """Refuse files that are not regular: writing to a link would change its target."""
+        for path in self.folder.iterdir():
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                raise StoreError(f"{path} must be a regular file; delete it, or choose --out")
+
     def _claim(self, resume: bool) -> None:
         path = self.folder / "config.json"
         if not path.exists():
@@ -213,12 +219,13 @@ def read_history(folder: str | os.PathLike[str]) -> History:
         raise StoreError(f"{place} holds no run: config.json is missing")
     try:
         config = RunConfig.from_dict(read_json(place / "config.json"))
-        facts = read_json(place / "facts.json") if (place / "facts.json").exists() else {}
+        path = place / "facts.json"
+        facts = check_facts(read_json(path), str(path)) if path.exists() else {}
         path = place / "rounds.jsonl"
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        rounds = read_rounds(path, facts) if path.exists() else []
         outputs = Outputs(lambda which: read_models(place, which), _maker(facts))
-        return History(config, facts, [json.loads(line) for line in lines], outputs)
-    except (ValueError, RecursionError) as error:
+        return History(config, facts, rounds, outputs)
+    except (ValueError, TypeError, RecursionError) as error:
         raise StoreError(f"{place} holds a damaged run: {error}") from None
     except OSError as error:
         raise StoreError(f"{place} cannot be read: {error}") from None
@@ -235,14 +242,6 @@ def _maker(facts: Record) -> Callable[[], Any] | None:
         return build_model(facts["model"], facts["in_shape"], facts["n_classes"])
 
     return make
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file; StoreError if it is damaged."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path} is damaged: {error}") from None
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -116,26 +116,31 @@ def judge(state, watched=True):
     if watched:
         tracemalloc.start()
     try:
-        outcome = _tried(state)
+        thing = loaded(state)
         peak = tracemalloc.get_traced_memory()[1] if watched else 0
     finally:
         tracemalloc.stop()
     assert peak < 10 * size_of(state) + SLACK, f"{peak} bytes for a state of {size_of(state)}"
-    return outcome
+    return "refused" if thing is None or not plays(thing) else "works"
 
 
-def _tried(state):
+def loaded(state):
+    """Return what a state holds, or None if it is refused."""
     try:
         if "aggregator" in state:
             thing = make_aggregator(str(state["aggregator"]))
             thing.load_state_dict(state)
-        else:
-            thing = policy_class(state["policy"]).from_state_dict(state)
-        thing.state_dict()
+            return thing
+        return policy_class(state["policy"]).from_state_dict(state)
     except ValueError:
-        return "refused"
-    if "aggregator" in state:
-        return "works"
+        return None
+
+
+def plays(thing):
+    """Return whether two rounds go well; False for a setting that does not fit, such as a size."""
+    thing.state_dict()
+    if not hasattr(thing, "select"):
+        return True
     try:
         for _ in range(2):
             asked = thing.probe()
@@ -144,12 +149,8 @@ def _tried(state):
             assert np.unique(picked).size == size
             assert size <= thing.n_clients
             rows = np.random.default_rng(0).normal(size=(size, N_FEATURES))
-            told = (
-                rows[:, : getattr(thing, "n_features", N_FEATURES)],
-                np.ones(size),
-                np.ones(size),
-            )
-            thing.observe(picked, *told)
+            rows = rows[:, : getattr(thing, "n_features", N_FEATURES)]
+            thing.observe(picked, rows, np.ones(size), np.ones(size))
     except (ValueError, RuntimeError):
-        return "refused"  # by a round: a setting that does not fit, such as n_features
-    return "works"
+        return False
+    return True

@@ -177,6 +177,18 @@ class Atomic:
         """Note everything that a verb may change; the owner comes first."""
         journal.attributes(self, self._replaced)
 
+    def _after_fork(self) -> None:
+        """Undo what another thread was doing when the process forked; renew random generators.
+
+        A generator has a lock of its own, which that thread may have held.
+        """
+        try:
+            running = self._settle()
+        except RuntimeError:
+            return  # the call that follows says so
+        if not running:
+            _renew_generators(self, set())
+
     def _settle(self) -> bool:
         """Undo what an interrupted verb left; return whether a verb of this thread is running."""
         journal = self._journal
@@ -195,6 +207,17 @@ class Atomic:
             )
         self._journal = None
         return False
+
+
+def _renew_generators(owner: Any, seen: set[int]) -> None:
+    seen.add(id(owner))
+    for name, value in list(vars(owner).items()):
+        if isinstance(value, np.random.Generator):
+            fresh = np.random.Generator(type(value.bit_generator)())
+            fresh.bit_generator.state = value.bit_generator.state
+            setattr(owner, name, fresh)
+        elif isinstance(value, (Noted, Atomic)) and id(value) not in seen:
+            _renew_generators(value, seen)
 
 
 A = TypeVar("A", bound=Atomic)

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -59,6 +59,9 @@ _limit = _BlasLimit()
 
 class _SingleThread:
     """One block: the first to be entered limits BLAS, the last to be left restores it."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
 
     def __enter__(self) -> None:
         with _limit.lock:
@@ -197,8 +200,33 @@ def own_lock(holder: Any) -> Any:
             if holder.__dict__.get("_process", 0) != _process:
                 if "_lock" in holder.__dict__:
                     holder._lock = threading.RLock()
+                holder._after_fork()
                 holder._process = _process
     return holder._lock
+
+
+_PATIENCE: Final = 5.0  # seconds that a fork waits for other threads to leave BLAS
+_held = threading.local()  # whether the thread that forks holds the lock of the limit
+
+
+def _before_fork() -> None:
+    """Wait until no other thread is inside BLAS: its locks would stay taken in the child."""
+    _held.lock, own, deadline = None, threading.get_ident(), time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        lock = _limit.lock
+        if lock.acquire(timeout=_PATIENCE):
+            if all(block.thread == own for block in _limit.blocks):
+                _held.lock = lock
+                return
+            lock.release()
+        time.sleep(1e-4)
+
+
+def _after_fork() -> None:
+    """Let other threads of the parent process enter BLAS again."""
+    lock, _held.lock = getattr(_held, "lock", None), None
+    if lock is not None:
+        lock.release()
 
 
 def _forked() -> None:
@@ -210,4 +238,4 @@ def _forked() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forked)

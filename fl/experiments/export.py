@@ -8,7 +8,6 @@ For each experiment below RUNS, writes ``DOCS/results/NAME.csv`` and copies its 
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from ..presets import STEADY
 from ..store import StoreError
 from .manifest import MANIFEST
 from .measures import rows_of, versus
-from .results import read_results
+from .results import read_figure, read_results
 from .table import Row, write_csv
 from .text_tables import LADDERS, document_tables
 
@@ -40,7 +39,7 @@ def export(runs: Path, docs: Path) -> list[Path]:
         for figure in results.figures:
             place = docs / "figures" / f"{name}-{figure.name}"
             place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(figure, place)
+            place.write_bytes(read_figure(figure))
             written.append(place)
     page = docs / "results.md"
     if page.exists():

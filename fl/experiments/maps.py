@@ -34,11 +34,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_TICKS = 20
+MAX_DRAWN = 20_000  # clients
+MAX_DOTS = 4_000_000  # clients times rounds
 
 
 def federation_of(run: Run) -> tuple[Federation | None, str]:
     """Generate the federation of a run again, from local files, or say why it cannot be."""
     config = run.history.config
+    if config.data.n_clients > MAX_DRAWN:
+        return None, f"{config.data.n_clients:,} clients are too many to draw"
     data = {**vars(config.data), "download": False, "options": dict(config.data.options)}
     found, reason = _load(json.dumps(data), Streams(config.seed).integer("partition"))
     # Through JSON, as the record was kept: a tuple comes back as a list.
@@ -81,6 +85,7 @@ def selection_map(
     """Draw the clients picked in each round, one panel per method, of one seed if possible."""
     runs = _examples(album, row, seed)
     runs = {c: run for c, run in runs.items() if any(r.get("picked") for r in run.history)}
+    runs = {c: run for c, run in runs.items() if _n_clients(run) * len(run.history) <= MAX_DOTS}
     if not runs:
         return None
     order = None if federation is None else client_order(federation)
@@ -88,7 +93,7 @@ def selection_map(
     colour, reached = palette(album.results), []
     for axes, (column, run) in zip(panels, runs.items(), strict=True):
         history = run.history
-        n_clients = int(history.facts.get("n_clients", history.config.data.n_clients))
+        n_clients = _n_clients(run)
         picked = np.zeros((n_clients, len(history)), dtype=bool)
         for record in history:
             picked[record.get("picked", []), record["round"] - 1] = True
@@ -103,6 +108,10 @@ def selection_map(
     by = "in the order of their numbers" if order is None else "sorted as in the partition map"
     text = caption("selection", row=row, seed=seed, by=by, reached=", ".join(reached))
     return album.publish(figure, "selection", "Who was picked", text, row)
+
+
+def _n_clients(run: Run) -> int:
+    return int(run.history.facts.get("n_clients", run.history.config.data.n_clients))
 
 
 def coalition_sizes(album: Album, row: str, seed: int) -> Picture | None:

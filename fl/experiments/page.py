@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from .page_tables import (
     versions,
     words,
 )
-from .results import ReportError, Results, Run, collect
+from .results import ReportError, Results, Run, collect, read_figure
 
 PAGE_NAME = "report.html"
 #: Folders of the runs that are drawn already, with the title of their chapter.
@@ -154,8 +153,8 @@ def _own_figures(
             sources = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
             files = {f"{name}{source.suffix}": source for source in sources if source.is_file()}
             for file, source in files.items():
-                shutil.copyfile(source, folder / file)
-            data = base64.b64encode(path.read_bytes()).decode()
+                (folder / file).write_bytes(read_figure(source))
+            data = base64.b64encode(read_figure(path)).decode()
             kind = "svg+xml" if path.suffix == ".svg" else path.suffix.lstrip(".")
             title = path.stem.replace("-", " ").replace("_", " ").capitalize()
             text = words()["figures"].get(results.name, "Drawn by the experiment itself.")

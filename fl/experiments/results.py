@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..history import History
+from ..records import read_json, read_regular
 from ..store import StoreError, read_history
 from .definitions import ORDER
 from .manifest import MANIFEST
@@ -143,15 +144,9 @@ def collect(places: Sequence[Path]) -> tuple[list[Results], list[Run]]:
 def read_run(folder: Path, label: str) -> Run:
     """Read one run folder; ReportError names the folder if it is damaged."""
     try:
-        history = read_history(folder)
+        return Run(folder, label, read_history(folder))
     except StoreError as error:
         raise ReportError(str(error)) from None
-    for i, record in enumerate(history.rounds, start=1):
-        if not isinstance(record, dict) or record.get("round") != i:
-            raise ReportError(
-                f"{folder} holds a damaged run: line {i} of rounds.jsonl is not round {i}"
-            )
-    return Run(folder, label, history)
 
 
 def read_results(folder: Path, complete: bool = False) -> Results:
@@ -160,7 +155,7 @@ def read_results(folder: Path, complete: bool = False) -> Results:
     if not path.exists():
         raise ReportError(f"{folder} holds no experiment: {MANIFEST} is missing")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
         metric, cells = values["metric"], values.get("cells")
         if metric not in ("accuracy", "mse"):
             raise ReportError(f"{path}: metric must be accuracy or mse, got {metric!r}")
@@ -173,23 +168,27 @@ def read_results(folder: Path, complete: bool = False) -> Results:
             command="\n".join(commands) or str(values.get("command", "")),
             metric=metric,
             cells=tuple(_read_cell(cell, values, folder, complete) for cell in values["cells"]),
-            figures=tuple(folder / name for name in values.get("figures", ())),
+            figures=tuple(_figure(folder, name) for name in values.get("figures", ())),
             baseline=str(values.get("baseline") or ""),
             target=_number(values.get("target")),
             folder=folder,
         )
     except ReportError:
         raise
+    except StoreError as error:
+        raise ReportError(str(error)) from None
     except KeyError as error:
         raise ReportError(f"{path} is damaged: {error} is missing") from None
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, LookupError) as error:
         raise ReportError(f"{path} is damaged: {error}") from None
 
 
 def _read_cell(
     cell: Mapping[str, Any], values: Mapping[str, Any], folder: Path, complete: bool
 ) -> CellResults:
-    places = [((folder / name).resolve(), str(name)) for name in cell["runs"]]
+    if not isinstance(cell, Mapping) or not isinstance(cell["runs"], list):
+        raise ReportError(f"{folder / MANIFEST}: cells must be tables with a list of runs")
+    places = [(_run_folder(folder, name), str(name)) for name in cell["runs"]]
     mean, two_std = map(_number, cell.get("paper") or (None, None))
     if values["metric"] == "accuracy" and mean is not None and mean <= 1:  # a share
         mean, two_std = 100 * mean, None if two_std is None else 100 * two_std
@@ -200,14 +199,65 @@ def _read_cell(
         found=tuple(read_run(place, name) for place, name in places if complete or _is_run(place)),
         planned=len(places),
         paper=(mean, two_std),
-        settings=cell.get("config") or {},
+        settings=_table(cell.get("config") or {}, folder),
         target=_number(cell.get("target")),
         command=str(cell.get("command") or values.get("command", "")),
     )
 
 
 def _number(value: Any) -> float | None:
+    if value is not None and type(value) not in (int, float):
+        raise ReportError(f"{MANIFEST}: target and paper must be numbers, got {value!r:.40}")
     return None if value is None else float(value)
+
+
+def _table(value: Any, folder: Path) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ReportError(f"{folder / MANIFEST}: config must be a table, got {value!r:.40}")
+    return value
+
+
+def _run_folder(folder: Path, name: Any) -> Path:
+    """Return the folder of a run: below the folder of all experiments, beside this one."""
+    place = (folder / str(name)).resolve()
+    if not isinstance(name, str) or not place.is_relative_to(folder.resolve().parent):
+        raise ReportError(f"{folder / MANIFEST}: runs must lie in {folder.parent}, got {name!r}")
+    return place
+
+
+#: Endings of figures that a page may embed.
+FIGURES = (".png", ".svg")
+_ACTIVE = re.compile(
+    rb"<\s*(script|foreignobject|iframe|embed|object|handler|!entity|!doctype[^>]*\[)"
+    rb"|\son[a-z]+\s*=|javascript:|(href|src)\s*=\s*[\"']?\s*(https?:|file:|data:text|//)"
+    rb"|@import|url\s*\(\s*[\"']?(https?:|file:|//)",
+    re.IGNORECASE,
+)
+
+
+def _figure(folder: Path, name: Any) -> Path:
+    """Return the path of a figure: a name in the folder of the experiment."""
+    path = folder / str(name)
+    inside = isinstance(name, str) and path.resolve().is_relative_to(folder.resolve())
+    if not inside or path.is_symlink() or path.suffix not in FIGURES:
+        raise ReportError(
+            f"{folder / MANIFEST}: figures must be {' or '.join(FIGURES)} files in its folder, "
+            f"got {name!r:.80}"
+        )
+    return path
+
+
+def read_figure(path: Path) -> bytes:
+    """Return a figure; ReportError if it is no regular file, no picture, or can run a script."""
+    try:
+        data = read_regular(path)
+    except (StoreError, OSError) as error:
+        raise ReportError(str(error)) from None
+    if path.suffix == ".png" and not data.startswith(b"\x89PNG\r\n\x1a\n"):
+        raise ReportError(f"{path} must be a PNG picture")
+    if path.suffix == ".svg" and (b"<svg" not in data or b"\0" in data or _ACTIVE.search(data)):
+        raise ReportError(f"{path} must be an SVG picture without scripts and outside references")
+    return data
 
 
 def _walk(place: Path) -> Iterator[Path]:

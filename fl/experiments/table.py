@@ -164,12 +164,25 @@ def escape_latex(text: str) -> str:
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    """Write rows with the columns of the first one; None becomes an empty field."""
+    """Write rows with the columns of the first one; None becomes an empty field.
+
+    Text that a spreadsheet would take for a formula gets a quote in front.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: _inert(cell) for name, cell in row.items()} for row in rows)
+
+
+def _inert(cell: Any) -> Any:
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)  # a number as text is no formula
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def _rounded(value: Any) -> Any:
