@@ -154,6 +154,32 @@ def test_pending_rounds_are_dropped_and_bad_ids_refused(policy):
         selector.observe([])
 
 
+def test_fixed_features_and_scores_are_erased():
+    rng = np.random.default_rng(0)
+    features, law = rng.normal(size=(12, 3)), 1.0 + rng.random(12)
+    features[CLIENT], law[CLIENT] = MARK, MARK
+    selector = cvrcore.make_selector("pivotal", 12, 3, features=features, law=law, seed=0)
+    selector.observe(selector.select().clients)
+    selector.forget(CLIENT)
+    assert not np.isclose(list(numbers(selector.state_dict())), MARK).any()
+    assert CLIENT not in selector.select().clients
+
+
+def test_changes_of_losses_are_erased():
+    selector = played("fedcor")
+    selector._changes[:, CLIENT] = 1.5
+    assert selector.state_dict()["learned"]["changes"].size
+    selector.forget(CLIENT)
+    assert not selector.state_dict()["learned"]["changes"][:, CLIENT].any()
+
+
+def test_a_policy_that_scores_by_a_function_forgets():
+    rng = np.random.default_rng(0)
+    selector = played("learned", scorer=lambda features: rng.random(len(features)))
+    selector.forget(CLIENT)
+    assert not selector.state_dict()["learned"]["reports"][CLIENT]
+
+
 def test_the_last_client_cannot_be_forgotten():
     selector = cvrcore.make_selector("uniform", 2, 1, weights=[1.0, 0.0])
     with pytest.raises(ValueError, match="only one of positive weight"):

@@ -211,6 +211,10 @@ class FedCorSelector(Selector):
         self._losses = np.concatenate([self._losses, np.full(added.size, np.nan)])
         self._picks = np.concatenate([self._picks, np.zeros(added.size, dtype=np.int64)])
 
+    def _forget(self, client: int) -> None:
+        super()._forget(client)
+        self._changes[:, client] = 0.0
+
     def _config(self) -> dict[str, Any]:
         names = ("warmup", "interval", "rank", "beta", "gamma", "history")
         return {name: getattr(self, name) for name in names}

@@ -197,6 +197,13 @@ class PivotalSelector(Selector):
             scale = self._scores.sum() / self.weights.sum()
             self._scores = np.concatenate([self._scores, added * scale])
 
+    def _forget(self, client: int) -> None:
+        super()._forget(client)
+        if self.fixed:
+            self._rows[client] = 0.0
+        if self._scores is not None:
+            self._scores[client] = 0.0
+
     def _config(self) -> dict[str, Any]:
         return {
             "n_features": self.n_features,
