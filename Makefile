@@ -59,7 +59,7 @@ fuzz: $(STAMP) $(FRAMEWORKS_STAMP)  # the fuzz and stateful tests, forty times a
 soak: $(STAMP)  # 20,000 rounds of every policy
 	PYTHONPATH=. $(RUN) tests/soak.py
 
-capture: $(STAMP)  # how many picks colluding attackers get, without and with guards
+capture: $(STAMP)  # picks and weight that colluding attackers gain with the recommended guards
 	$(RUN) -m bench.capture
 
 # The index knows no local versions such as +cpu; an empty list would pass.

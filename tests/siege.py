@@ -3,6 +3,7 @@
 import numpy as np
 
 from cvrcore import make_selector
+from cvrcore.selectors import policy_class
 
 N_CLIENTS, N_SELECT, N_FEATURES = 40, 4, 5
 ATTACKERS = np.arange(4)
@@ -14,6 +15,8 @@ OPTIONS = {
 
 def make(name, **options):
     common = {"weights": np.full(N_CLIENTS, 50.0), "seed": 1, **OPTIONS.get(name, {})}
+    if "n_features" in (policy_class(name).option_names() or []):
+        common.setdefault("n_features", N_FEATURES)
     return make_selector(name, N_CLIENTS, N_SELECT, **(common | options))
 
 

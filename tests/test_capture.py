@@ -8,7 +8,14 @@ import pytest
 
 from bench.attacks import ATTACKS
 from bench.capture import WANTED, gains
-from cvrcore.selectors import policy_class
+from cvrcore.selectors import BUILT_IN, policy_class
+
+
+@pytest.fixture(params=list(BUILT_IN))
+def policy(request):
+    """Return the name of each policy in turn, those that came later too."""
+    return request.param
+
 
 NOISE = 0.15  # two seeds instead of five: more than a standard error of a gain
 

@@ -7,6 +7,14 @@ from siege import N_CLIENTS, N_FEATURES, make
 
 import cvrcore
 from cvrcore.aggregators import AGGREGATORS, make_aggregator
+from cvrcore.selectors import BUILT_IN
+
+
+@pytest.fixture(params=list(BUILT_IN))
+def policy(request):
+    """Return the name of each policy in turn, those that came later too."""
+    return request.param
+
 
 HUGE = 9e18
 

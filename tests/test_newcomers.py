@@ -7,6 +7,13 @@ from siege import N_CLIENTS, N_FEATURES, N_SELECT, make
 
 import cvrcore
 from cvrcore import Guards
+from cvrcore.selectors import BUILT_IN
+
+
+@pytest.fixture(params=list(BUILT_IN))
+def policy(request):
+    """Return the name of each policy in turn, those that came later too."""
+    return request.param
 
 
 def besieged(selector, rounds, attackers, observe=True):

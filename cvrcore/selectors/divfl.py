@@ -84,7 +84,7 @@ class DivFLSelector(UpdateRowsSelector):
         *,
         n_features: int,
         epsilon: float | None = None,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
     ) -> None:
         super().__init__(n_clients, n_select, weights, seed, n_features=n_features, guards=guards)
         _check_size(self.n_clients)

@@ -147,7 +147,7 @@ class FedCorSelector(Selector):
         beta: float = 0.95,
         gamma: float = 0.8,
         history: int = 15,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
     ) -> None:
         super().__init__(n_clients, n_select, weights, seed, guards)
         self.warmup = check_count(warmup, "warmup")

@@ -91,7 +91,7 @@ class HiCSSelector(UpdateRowsSelector):
         temperature: float = 0.001,
         scale: float = 10.0,
         gamma: float = 4.0,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
     ) -> None:
         super().__init__(n_clients, n_select, weights, seed, n_features=n_features, guards=guards)
         _check_size(self.n_clients)

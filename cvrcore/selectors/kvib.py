@@ -106,6 +106,10 @@ class KVibSelector(Selector):
     def _grow(self, n_clients: int, added: Float) -> None:
         self._omega = np.concatenate([self._omega, np.zeros(added.size)])
 
+    def _forget(self, client: int) -> None:
+        super()._forget(client)
+        self._largest = 0.0  # it may be this client's; the next reports find it again
+
     def _config(self) -> dict[str, Any]:
         return {"n_rounds": self.n_rounds, "gamma": self.gamma, "design": self.design}
 

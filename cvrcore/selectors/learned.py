@@ -86,7 +86,7 @@ class LearnedSelector(Selector):
         scorer: Scorer | ArrayLike = (1.0, -1.0, 1.0),
         features: Sequence[str] = ("size", "picks", "age"),
         explore: float = 0.0,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
     ) -> None:
         super().__init__(n_clients, n_select, weights, seed, guards)
         self.features = tuple(features)
@@ -171,6 +171,11 @@ class LearnedSelector(Selector):
         self._reports, self._reported = grown(self._reports, 0), grown(self._reported, -1)
 
     # -- state -------------------------------------------------------------------
+
+    def _forget(self, client: int) -> None:
+        for array in (*self._last.values(), self._reports):
+            array[client] = 0
+        self._reported[client] = -1
 
     def _config(self) -> dict[str, Any]:
         coefficients = None if self.coefficients is None else self.coefficients.copy()

@@ -94,7 +94,7 @@ class PivotalSelector(Selector):
         law: str | ArrayLike = "size",
         blend: float = 0.5,
         neighbours: str = "auto",
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
     ) -> None:
         super().__init__(n_clients, n_select, weights, seed, guards)
         self.fixed = features is not None

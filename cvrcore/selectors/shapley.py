@@ -148,7 +148,7 @@ class ShapleySelector(Selector):
         memory: float = 0.75,
         tolerance: float = 1e-4,
         max_permutations: int | None = None,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
     ) -> None:
         super().__init__(n_clients, n_select, weights, seed, guards)
         self.form = check_choice(form, "form", ("greedy", "softmax"))

@@ -36,7 +36,7 @@ class UpdateRowsSelector(Selector):
         seed: int | np.random.SeedSequence | None = None,
         *,
         n_features: int,
-        guards: Guards | None = None,
+        guards: Guards | str | None = None,
     ) -> None:
         super().__init__(n_clients, n_select, weights, seed, guards)
         self.n_features = check_count(n_features, "n_features")
@@ -63,6 +63,12 @@ class UpdateRowsSelector(Selector):
     def _grow(self, n_clients: int, added: Float) -> None:
         self._rows = np.concatenate([self._rows, np.zeros((added.size, self.n_features))])
         self._seen = np.concatenate([self._seen, np.zeros(added.size, dtype=bool)])
+
+    def _forget(self, client: int) -> None:
+        seen = self._seen.copy()
+        seen[client] = False
+        self._rows[client] = 0.0
+        self._restore({"rows": self._rows[seen], "seen": seen})
 
     def _config(self) -> dict[str, Any]:
         return {"n_features": self.n_features}
