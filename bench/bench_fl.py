@@ -61,7 +61,7 @@ class Ours:
         self.engine = engine
 
     def round(self, t, clients):
-        selector = self.server.policy.in_round(t)
+        selector = self.server.policy.in_round()
         selector.select = lambda available, losses: _pick(clients)
         selector.observe = lambda *arguments, **options: None
         return self.server.round(t)["accuracy"]
