@@ -61,6 +61,8 @@ def replies(draw):
         st.lists(
             st.one_of(
                 st.tuples(st.just("arrays"), models(SHAPES, broken_arrays()).map(packed)),
+                st.tuples(st.just("arrays"), models(SHAPES, broken_arrays()).map(packed)),
+                st.tuples(st.just("arrays"), models(SHAPES, broken_arrays()).map(packed)),
                 st.tuples(
                     st.just("metric"),
                     st.tuples(st.sampled_from(["num-examples", "train_loss", "x"]), VALUES),
@@ -74,7 +76,7 @@ def replies(draw):
                 st.tuples(st.just("claim"), NUMBERS),
             ),
             min_size=1,
-            max_size=3,
+            max_size=2,
         )
     )
 
@@ -107,9 +109,11 @@ def replies(draw):
 def plans(draw):
     """Return what the hostile client does in a run: the honest thing where it is None."""
     return {
-        "train": draw(st.lists(st.one_of(st.none(), replies()), min_size=ROUNDS, max_size=ROUNDS)),
+        "train": draw(st.lists(replies(), min_size=ROUNDS, max_size=ROUNDS)),
         "facts": draw(
             st.one_of(
+                st.none(),
+                st.none(),
                 st.none(),
                 st.fixed_dictionaries({"num-examples": VALUES}),
                 st.fixed_dictionaries({"label-counts": COUNTS}),

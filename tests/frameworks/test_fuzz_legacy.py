@@ -101,18 +101,22 @@ def _is_honest(value):
 
 CHANGES = st.lists(
     st.one_of(
-        st.tuples(st.just("parameters"), st.one_of(parameters(), st.just(Parameters([], "")))),
+        st.tuples(st.just("parameters"), parameters()),
+        st.tuples(st.just("parameters"), parameters()),
+        st.tuples(st.just("parameters"), st.just(Parameters([], ""))),
         st.tuples(st.just("num_examples"), VALUES),
         st.tuples(st.just("metrics"), st.sampled_from([None, {}, [], {"y": 1}])),
         st.tuples(
             st.just("metric"), st.tuples(st.sampled_from(["cvrcore_loss", "x", "z"]), VALUES)
         ),
     ),
-    max_size=3,
+    min_size=1,
+    max_size=2,
 )
 PLANS = st.fixed_dictionaries(
     {
         "facts": st.one_of(
+            st.none(),
             st.none(),
             st.fixed_dictionaries({"partition-id": VALUES.filter(lambda v: not _is_honest(v))}),
             st.fixed_dictionaries({"num-examples": VALUES}),

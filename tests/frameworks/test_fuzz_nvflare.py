@@ -24,7 +24,9 @@ def params():
 
 CHANGES = st.lists(
     st.one_of(
-        st.tuples(st.just("params"), st.one_of(params(), params(), VALUES)),
+        st.tuples(st.just("params"), params()),
+        st.tuples(st.just("params"), params()),
+        st.tuples(st.just("params"), st.one_of(params(), VALUES)),
         st.tuples(st.just("params_type"), st.sampled_from([*ParamsType, None, "odd"])),
         st.tuples(st.just("metrics"), VALUES),
         st.tuples(
@@ -45,13 +47,14 @@ CHANGES = st.lists(
             ),
         ),
     ),
-    max_size=3,
+    min_size=1,
+    max_size=2,
 )
 PLANS = st.fixed_dictionaries(
     {
         "train": st.lists(CHANGES, min_size=ROUNDS, max_size=ROUNDS),
-        "introduce": CHANGES,
-        "probe": CHANGES,
+        "introduce": st.one_of(st.just([]), st.just([]), CHANGES),
+        "probe": st.one_of(st.just([]), CHANGES),
     }
 )
 

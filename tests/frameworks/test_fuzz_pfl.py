@@ -42,16 +42,16 @@ def update_of(model, user):
 @st.composite
 def updates(draw):
     stats = MappedVectorStatistics(draw(models(SHAPES, VALUES)))
-    stats.weight = draw(st.one_of(st.just(1.0), VALUES))
+    stats.weight = draw(st.one_of(st.just(1.0), st.just(1.0), VALUES))
     return stats
 
 
 PLANS = st.fixed_dictionaries(
     {
         "updates": st.lists(st.one_of(st.none(), updates()), min_size=ROUNDS, max_size=ROUNDS),
-        "size": st.one_of(st.just(13.0), VALUES),
+        "size": st.one_of(st.just(13.0), st.just(13.0), VALUES),
         "counts": st.one_of(st.just([1, 3, 3]), ODD_COUNTS),
-        "losses": st.one_of(st.none(), VALUES),
+        "losses": st.one_of(st.none(), st.none(), VALUES),
         "data": st.sampled_from([True, True, True, False]),
     }
 )
