@@ -53,7 +53,7 @@ mutants: $(STAMP)  # plants faults one at a time: the suite must notice each
 	$(RUN) tests/mutants.py
 
 fuzz: $(STAMP) $(FRAMEWORKS_STAMP)  # the fuzz and stateful tests, forty times as long
-	CVRCORE_FUZZ=40 $(RUN) -m pytest -q --timeout 7200 tests/test_fuzz_states.py tests/test_stateful.py tests/fl/test_fuzz_readers.py
+	CVRCORE_FUZZ=40 $(RUN) -m pytest -q --timeout 7200 tests/test_fuzz_states.py tests/test_crafted_states.py tests/test_interrupts.py tests/test_stateful.py tests/fl/test_fuzz_readers.py tests/fl/test_hostile_files.py
 	CVRCORE_FUZZ=40 $(FRAMEWORKS_RUN) -m pytest -q --timeout 7200 tests/frameworks/test_fuzz_flower.py tests/frameworks/test_fuzz_legacy.py tests/frameworks/test_fuzz_nvflare.py tests/frameworks/test_fuzz_pfl.py
 
 soak: $(STAMP)  # 20,000 rounds of every policy

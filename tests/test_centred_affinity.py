@@ -103,7 +103,7 @@ def test_state_brings_back_every_bit():
     affinity = Affinity(rows_of("apart"), "rbf", 1.0)
     affinity.centred()
     played(affinity, 3, "apart")
-    again = Affinity.restored(affinity.state(), "rbf", 1.0, rows_of("apart"))
+    again = Affinity.restored(affinity.state(), "rbf", 1.0, rows_of("apart").shape)
     for one in (affinity, again):
         played(one, 3, "apart", seed=5)
     assert_array_equal(again.centred().values, affinity.centred().values)
@@ -126,4 +126,4 @@ def test_a_broken_state_is_refused(name, value, message):
     state = affinity.state()
     state["deviations"][name] = value
     with pytest.raises(ValueError, match=message):
-        Affinity.restored(state, "rbf", 1.0, rows_of("apart"))
+        Affinity.restored(state, "rbf", 1.0, rows_of("apart").shape)

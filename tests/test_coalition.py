@@ -441,3 +441,35 @@ def test_load_finds_the_policy_of_a_file(tmp_path):
     selector, _ = make()
     selector.save(tmp_path / "s.npz")
     assert isinstance(cvrcore.Selector.load(tmp_path / "s.npz"), cvrcore.CoalitionSelector)
+
+
+@pytest.mark.parametrize("rate", ["decay", 0.3])
+@pytest.mark.parametrize("store", ["dense", "factored"])
+def test_float32_rows_at_the_bound_leave_a_state_that_loads(rate, store):
+    """Squares of residuals must not overflow: what can be saved can be loaded."""
+    options = {"dtype": "float32", "rate": rate, "store": store, "warmup": 1, "seed": 0}
+    selector = cvrcore.CoalitionSelector(20, 6, 4, **options)
+    rng = np.random.default_rng(0)
+    for t in range(40):
+        picked = selector.select()
+        scale = selector._largest if t % 2 else 1e-3
+        rows = rng.uniform(-scale, scale, size=(len(picked), 6)).astype(np.float32)
+        selector.observe(picked.clients, rows)
+        assert np.isfinite(selector.scores).all()
+    state = selector.state_dict()
+    assert np.isfinite(state["learned"]["moment"]).all()
+    cvrcore.CoalitionSelector.from_state_dict(state).select()
+
+
+@pytest.mark.parametrize("n_clients", [40, 200])
+def test_float32_finds_groups_of_small_spread(n_clients):
+    """Rows that differ by 1e-4 of their length; affinities then differ by 1e-8."""
+    rng = np.random.default_rng(0)
+    base, groups = rng.normal(size=30), np.arange(n_clients) % 4
+    rows = base + 1e-4 * rng.normal(size=(4, 30))[groups]
+    rows += 1e-5 * rng.normal(size=rows.shape)
+    selector = cvrcore.CoalitionSelector(
+        n_clients, 30, 4, warmup=0, seed=0, dtype="float32", initial=rows.astype(np.float32)
+    )
+    labels = selector.select().coalitions
+    assert len({(a, b) for a, b in zip(groups, labels, strict=True)}) == 4

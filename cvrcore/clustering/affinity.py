@@ -180,15 +180,15 @@ class Affinity:
 
     @classmethod
     def restored(
-        cls, state: dict[str, Any], kernel: str, gamma: float | str, rows: Float
+        cls, state: dict[str, Any], kernel: str, gamma: float | str, size: tuple[int, int]
     ) -> Affinity:
-        """Build an affinity from the result of `state`; `rows` have its shape and dtype."""
-        (n_clients, n_features), dtype = rows.shape, rows.dtype
-        for name, shape in (("offsets", rows.shape), ("proximity", (n_clients, n_clients))):
+        """Build an affinity, in float64, from the result of `state`; `size` is that of rows."""
+        (n_clients, n_features), dtype = size, np.float64
+        for name, shape in (("offsets", size), ("proximity", (n_clients, n_clients))):
             check_shape(state[name], name, shape)
         found = cls(np.zeros((1, 1), dtype), kernel, gamma)
         found.reference = check_vector(state["reference"], "reference", n_features, dtype).copy()
-        found.offsets = check_matrix(state["offsets"], "offsets", rows.shape, dtype).copy()
+        found.offsets = check_matrix(state["offsets"], "offsets", size, dtype).copy()
         found._squares = check_vector(state["squares"], "squares", n_clients).copy()
         found._nonzero = check_vector(state["nonzero"], "nonzero", n_clients).copy()
         proximity = check_matrix(state["proximity"], "proximity", (n_clients, n_clients))

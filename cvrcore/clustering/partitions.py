@@ -236,12 +236,13 @@ class ExactPartition(Partition):
     def _fresh(self, problem: Problem) -> tuple[Affinity, Ids]:
         """Return the affinity of these rows, and the clients that changed since the last call."""
         changed, rows = self.stale.nonzero()[0], problem.rows
+        # In float64: where rows differ by 1e-4, affinities differ by less than float32 resolves.
         if self.affinity is None:
-            self.affinity = Affinity(rows, self.kernel, self.gamma)
+            self.affinity = Affinity(rows.astype(np.float64, copy=False), self.kernel, self.gamma)
         else:
             self.affinity.journal = problem.journal
             if changed.size:
-                self.affinity.update(changed, rows[changed])
+                self.affinity.update(changed, rows[changed].astype(np.float64, copy=False))
         self.stale[:] = False
         return self.affinity, changed
 
@@ -259,5 +260,5 @@ class ExactPartition(Partition):
         if state["basis"] is not None:
             self.basis = Basis.restored(state["basis"], self.stale.size)
         if state["affinity"] is not None:
-            how = (self.kernel, self.gamma, state["rows"])
+            how = (self.kernel, self.gamma, state["rows"].shape)
             self.affinity = Affinity.restored(state["affinity"], *how)

@@ -19,6 +19,9 @@ from .pairs import Pairs
 from .scores import DIAGONAL_FLOOR, score_moments
 from .store import CovarianceStore, ResidualTarget
 
+#: Largest residual in float32: its square, over the smallest scale of a store, is finite.
+LARGEST_SINGLE = 1e12
+
 
 class RegressionTask(NamedTuple):
     """One chunk of pairs, as the kernel `regression_residual` takes it; Eq. (13).
@@ -119,7 +122,7 @@ class Estimator:
             sums = self._scaled_residuals(rows, pairs, alpha, target, cosines)
         # Last: in a full window this place holds the representatives' residuals until now.
         target.block[target.place, pairs.unpredicted] = 0.0
-        self._advance(target, rate, sums)
+        self._advance(target, rate, self._bounded(target, alpha, sums))
 
     def _note(self, journal: Journal) -> None:
         updates = self.updates
@@ -184,6 +187,17 @@ class Estimator:
         chunk = self._chunk()
         n_chunks = max(1, -(-pairs.clients.size // chunk))
         return chunk, np.zeros((n_chunks, 2, self.n_features))
+
+    def _bounded(self, target: ResidualTarget, alpha: Float, sums: Float) -> Float:
+        """Clip residuals of float32 whose squares, or sums of squares, would overflow."""
+        most = LARGEST_SINGLE * target.weight
+        if self.dtype != np.float32 or sums[1].max() <= most**2:
+            return sums
+        residual = target.block[target.place]
+        np.nan_to_num(residual, copy=False, posinf=most, neginf=-most)
+        np.clip(residual, -most, most, out=residual)
+        wide = residual.astype(np.float64)
+        return np.stack([alpha @ wide, np.square(wide).sum(axis=0)])
 
     def _advance(self, target: ResidualTarget, rate: float, sums: Float) -> None:
         """Bring moments and scores up to date with the residual in `target`."""
