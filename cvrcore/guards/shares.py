@@ -61,7 +61,7 @@ class Shares(Noted):
         fractions = (rng.permutation(n_clients) + rng.random()) / n_clients
         self.credit = -fractions * self._cost(np.ones(n_clients, dtype=bool), weights)
         self.owed = np.arange(n_clients) * _GOLDEN % 1.0  # equal ones would force whole rounds
-        self.attended = np.full(n_clients, np.inf)  # even shares since a client joined
+        self.attended = np.full(n_clients, NEW_FOR)  # even shares since a client joined
         self.turn = np.zeros(n_clients, dtype=np.int64)  # of newcomers: the lowest comes first
         self.turns = 1
         self.pool = -float(rng.random())  # joint credit of newcomers
@@ -179,7 +179,7 @@ class Shares(Noted):
 
     def forget(self, client: int) -> None:
         """Bring the numbers of one client back to neutral ones."""
-        for name, value in (("credit", 0.0), ("owed", 0.0), ("attended", np.inf), ("turn", 0)):
+        for name, value in (("credit", 0.0), ("owed", 0.0), ("attended", NEW_FOR), ("turn", 0)):
             array = getattr(self, name).copy()
             array[client] = value
             setattr(self, name, array)
