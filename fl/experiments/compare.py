@@ -42,7 +42,9 @@ class Comparison:
         for method, histories in self.histories.items():
             found = spreads(histories, 1.0, histories[0].config.target)
             found["worst_decile"] = found["final_worst_decile"]
+            config = histories[0].config
             row: Row = {"method": method, "metric": histories[0].metric, "seeds": len(histories)}
+            row |= {"picks": config.selection.policy, "merges": config.aggregator}
             for name in ("final", "last_five", "best", "worst_decile"):
                 row |= {name: found[name].mean, f"{name}_2std": found[name].two_std}
             gain = paired_difference(late[method], baseline)
@@ -55,18 +57,58 @@ class Comparison:
         return rows
 
     def notes(self) -> list[str]:
-        """Return a line for each method that left rounds to chance, and for equal curves."""
+        """Return lines on what is compared: warm-up, equal curves, where a gain comes from."""
         notes = []
         first, reference = next(iter(self.histories.items()))
         for method, histories in self.histories.items():
-            told = dict.fromkeys(history.warmup_note() for history in histories)
-            notes += [f"{method}: {note}" for note in told if note]
+            if note := warmup_note(histories):
+                notes.append(f"{method}: {note}")
             if method != first and all(
                 mine.column(mine.metric)[1].tolist() == theirs.column(theirs.metric)[1].tolist()
                 for mine, theirs in zip(histories, reference, strict=True)
             ):
                 notes.append(f"{method} and {first} are equal in every evaluation: same draws")
-        return notes
+        return notes + self.credits()
+
+    def credits(self) -> list[str]:
+        """Return a line for each method whose merging differs from the first method's too.
+
+        Where a third method shares the first one's selection and this one's merging, the gain
+        is split: what comes with merging alone, and what selection adds to it.
+        """
+        configs = {name: some[0].config for name, some in self.histories.items()}
+        (first, reference), *others = configs.items()
+        late = {
+            name: {i: history.last_five() for i, history in enumerate(some)}
+            for name, some in self.histories.items()
+        }
+        accuracy = next(iter(self.histories.values()))[0].metric == "accuracy"
+        scale, form = (100.0, "+.1f") if accuracy else (1.0, "+.4f")
+        lines = []
+        for name, config in others:
+            if merging(config) == merging(reference) or picking(config) == picking(reference):
+                continue
+            text = f"{name} picks and merges otherwise than {first}"
+            alone = [
+                other
+                for other, one in others
+                if merging(one) == merging(config) and picking(one) == picking(reference)
+            ]
+            if alone:
+                whole, part = (paired_difference(late[n], late[first]) for n in (name, alone[0]))
+                added = paired_difference(late[name], late[alone[0]])
+                if None not in (whole.mean, part.mean, added.mean):
+                    total, merged, picked = (
+                        f"{scale * value:{form}}"
+                        for value in (whole.mean, part.mean, added.mean)
+                        if value is not None
+                    )
+                    text += f": of {total}, {merged} comes with merging alone ({alone[0]}), "
+                    text += f"{picked} with selection"
+            else:
+                text += ": its gain is not one of selection alone"
+            lines.append(text)
+        return lines
 
     def figure(self, path: str | os.PathLike[str]) -> None:
         """Draw the metric by round, mean and a band of two standard deviations."""
@@ -88,6 +130,27 @@ class Comparison:
         write_json(data, rows)
         self.figure(curves)
         return [table, data, curves]
+
+
+def warmup_note(histories: Sequence[History]) -> str:
+    """Return how many rounds were warm-up: one sentence for all seeds."""
+    notes = dict.fromkeys(note for history in histories if (note := history.warmup_note()))
+    counts = [history.total("warmup") for history in histories]
+    if len(notes) < 2:
+        return next(iter(notes), "")
+    return f"{min(counts)} to {max(counts)} of {len(histories[0])} rounds were warm-up"
+
+
+def picking(config: RunConfig) -> tuple[object, ...]:
+    """Return the settings that decide which clients are picked."""
+    chosen = config.selection
+    return chosen.policy, dict(chosen.options), chosen.features, chosen.n_select
+
+
+def merging(config: RunConfig) -> tuple[object, ...]:
+    """Return the settings that decide how models become the next model."""
+    options = dict(config.aggregator_options), dict(config.algorithm.options)
+    return config.aggregator, config.algorithm.name, config.server, *options
 
 
 def compare(

@@ -97,8 +97,9 @@ def draw_bands(
     means = [found.mean for found in bands.values()]
     if accuracy:
         # From the first steep rounds on: differences of a point are lost beside them.
-        lowest = min(float(mean[mean.size // 10 :].min()) for mean in means)
-        panels[0].set_ylim(max(0.0, lowest - 5.0), 100.0)
+        lowest = min(float(mean[mean.size // 5 :].min()) for mean in means)
+        highest = max(float(mean.max()) for mean in means)
+        panels[0].set_ylim(max(0.0, lowest - 2.0), min(100.0, highest + 2.0))
     elif 0 < 10 * (least := min(map(np.min, means))) < max(map(np.max, means)):
         panels[0].set_yscale("log")
         panels[0].set_ylim(bottom=least / 3)
@@ -194,13 +195,33 @@ def _by_round(
 
 
 def _lines(axes: Axes, bands: Mapping[str, Band], colour: Mapping[str, str]) -> None:
+    """Draw lines and bands; where a line lies on an earlier one it is dashed, so both show."""
+    drawn: list[Band] = []
+    alpha = 0.16 if len(bands) < 3 else 0.06  # many bands hide the lines
     for name, found in bands.items():
         marker = "o" if found.rounds.size == 1 else None
-        axes.plot(found.rounds, found.mean, color=colour[name], lw=1.6, label=name, marker=marker)
+        apart, hidden = _told_apart(found, drawn)
+        line = {"color": colour[name], "lw": 1.6}
+        axes.plot(found.rounds, apart, label=name, marker=marker, **line)
+        if np.isfinite(hidden).any():
+            axes.plot(found.rounds, hidden, ls=(0, (2, 2)), **line)
+        drawn.append(found)
         if np.any(found.two_std > 0):
             low, high = found.mean - found.two_std, found.mean + found.two_std
-            axes.fill_between(found.rounds, low, high, color=colour[name], alpha=0.16, lw=0)
+            axes.fill_between(found.rounds, low, high, color=colour[name], alpha=alpha, lw=0)
     drawing.by_round(axes)
+
+
+def _told_apart(found: Band, drawn: Sequence[Band]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the line where no earlier line hides it, and where one does; NaN elsewhere."""
+    hidden = np.zeros(found.rounds.size, dtype=bool)
+    for other in drawn:
+        _, mine, theirs = np.intersect1d(found.rounds, other.rounds, return_indices=True)
+        hidden[mine[found.mean[mine] == other.mean[theirs]]] = True
+    inside = hidden.copy()  # a solid line reaches into the first and last hidden round
+    inside[:-1] &= hidden[1:]
+    inside[1:] &= hidden[:-1]
+    return np.where(inside, np.nan, found.mean), np.where(hidden, found.mean, np.nan)
 
 
 # -- in the folder of an experiment: PNG files, named by row ----------------------

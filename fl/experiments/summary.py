@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .results import Results
+from .compare import merging, picking, warmup_note
+from .results import CellResults, Results
 from .table import MINUS, Row
 
 OURS = "fedcvr-bolt"
@@ -41,6 +42,7 @@ def findings(results: Results, rows: Sequence[Row]) -> list[str]:
     for name in results.rows:
         done = [row for row in rows if row["row"] == name and row["seeds"]]
         parts = [_leader(results, done), _ours(results, done), _agreement(done)]
+        parts += _phases(results.rows[name])
         sentences.append(f"{name}: {' '.join(filter(None, parts)) if done else 'not run.'}")
     return sentences
 
@@ -75,6 +77,28 @@ def _ours(results: Results, rows: Sequence[Row]) -> str:
     verdict = "0 lies outside" if low * high > 0 else "0 lies inside: no difference can be told"
     ends = f"{signed(low)} to {signed(high)}"
     return f"{text} (95 % interval {ends}, {row['pairs']} pairs; {verdict})."
+
+
+def _phases(cells: Sequence[CellResults]) -> list[str]:
+    """Return what was not selection: rounds of warm-up, and merging that differs too."""
+    parts = []
+    found = {cell.column: [run.history for run in cell.runs] for cell in cells if cell.runs}
+    warm = {column: note for column, some in found.items() if (note := warmup_note(some))}
+    parts += [f"{column}: {note}." for column, note in warm.items()]
+    if len(found) > 1:
+        reference = next(iter(found.values()))[0].config
+        both = [
+            column
+            for column, (first, *_) in found.items()
+            if merging(first.config) != merging(reference)
+            and picking(first.config) != picking(reference)
+        ]
+        if both:
+            parts.append(
+                f"{', '.join(both)}: picked and merged otherwise than {next(iter(found))}, so a "
+                "gain is not one of selection alone."
+            )
+    return parts
 
 
 def _agreement(rows: Sequence[Row]) -> str:

@@ -236,15 +236,13 @@ def comparison_table(rows: Sequence[Row], title: str = "") -> TerminalTable:
     gain = gap("gain [95 %]", ("gain", "gain_low", "gain_high"), digits, scale)
     columns = [
         Column("method", "method"),
+        Column("picks,\nmerges", show=lambda row: f"{row['picks']},\n{row['merges']}"),
         pair(f"last five, {unit}", "last_five", digits, scale),
-        pair(f"final, {unit}", "final", digits, scale),
         Column(gain.heading, show=lambda row: "-" if row is rows[0] else gain.text(row)),
-        pair("worst tenth", "worst_decile", digits, scale),
-        Column("MB", "megabytes", ".0f"),
         Column("s", "seconds", ".1f"),
     ]
     if any(row["rounds_to_target"] is not None for row in rows):
-        columns.insert(5, Column("to target", show=_reached))
+        columns.insert(4, Column("rounds\nto target", show=_reached))
     return Table(columns, rows, title).terminal(wrapped=range(1, len(columns)))
 
 
