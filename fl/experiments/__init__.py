@@ -21,6 +21,7 @@ drawing         the look of all figures, PNG and SVG
 figures, maps   figures of the page, and of the folder of an experiment; maps of clients
 html, page      `build`: chapters and the page; page.template is its frame, words.toml its words
 compare         several methods over paired seeds, without a definition
+credit          what a difference may come from: picking, merging, warm-up
 export          tables, CSV files and figures of experiments, into documents
 ==============  ==================================================================================
 

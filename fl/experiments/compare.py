@@ -12,6 +12,7 @@ from ..config import RunConfig
 from ..history import History, Record
 from ..loop import run
 from ..store import write_json
+from .credit import merging, picking, warmup_note
 from .drawing import colours
 from .figures import draw_bands
 from .statistics import band, paired_difference, spreads
@@ -130,27 +131,6 @@ class Comparison:
         write_json(data, rows)
         self.figure(curves)
         return [table, data, curves]
-
-
-def warmup_note(histories: Sequence[History]) -> str:
-    """Return how many rounds were warm-up: one sentence for all seeds."""
-    notes = dict.fromkeys(note for history in histories if (note := history.warmup_note()))
-    counts = [history.total("warmup") for history in histories]
-    if len(notes) < 2:
-        return next(iter(notes), "")
-    return f"{min(counts)} to {max(counts)} of {len(histories[0])} rounds were warm-up"
-
-
-def picking(config: RunConfig) -> tuple[object, ...]:
-    """Return the settings that decide which clients are picked."""
-    chosen = config.selection
-    return chosen.policy, dict(chosen.options), chosen.features, chosen.n_select
-
-
-def merging(config: RunConfig) -> tuple[object, ...]:
-    """Return the settings that decide how models become the next model."""
-    options = dict(config.aggregator_options), dict(config.algorithm.options)
-    return config.aggregator, config.algorithm.name, config.server, *options
 
 
 def compare(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .compare import merging, picking, warmup_note
+from .credit import merging, picking, warmup_note
 from .results import CellResults, Results
 from .table import MINUS, Row
 
