@@ -201,7 +201,7 @@ def _lines(axes: Axes, bands: Mapping[str, Band], colour: Mapping[str, str]) -> 
     for name, found in bands.items():
         marker = "o" if found.rounds.size == 1 else None
         apart, hidden = _told_apart(found, drawn)
-        line = {"color": colour[name], "lw": 1.6}
+        line: dict[str, Any] = {"color": colour[name], "lw": 1.6}
         axes.plot(found.rounds, apart, label=name, marker=marker, **line)
         if np.isfinite(hidden).any():
             axes.plot(found.rounds, hidden, ls=(0, (2, 2)), **line)
