@@ -9,8 +9,8 @@ FL = Path(__file__).parents[2] / "fl"
 #: Modules of `fl.experiments` in the order in which data flow.
 FLOW = (
     "paper", "definition", "manifest", "definitions", "results", "grouping", "table", "statistics",
-    "measures", "credit", "text_tables", "page_tables", "summary", "drawing", "figures", "maps", "html",
-    "page", "compare", "export", "runner",
+    "measures", "credit", "text_tables", "page_tables", "summary", "drawing", "figures", "maps",
+    "html", "page", "compare", "export", "runner",
 )  # fmt: skip
 #: A definition names the figures that the runner draws once its runs are there.
 NAMED = {"definitions": {"drawing", "figures", "results", "table"}}
