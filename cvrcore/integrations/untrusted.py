@@ -22,6 +22,9 @@ from ..validation import check_finite
 REAL = "biuf"
 #: The largest number of samples or steps that is believed: float64 counts exactly up to here.
 MAX_COUNT = 2.0**53
+#: The largest magnitude in an array, unless the model sent holds larger values: squares of it,
+#: which adaptive server optimisers sum up, do not overflow.
+MAX_VALUE = 1e17
 #: The longest id of a client, in characters; a public key in hex has 194.
 MAX_ID = 1000
 #: The longest reason that is kept and logged, in characters.
@@ -29,10 +32,19 @@ MAX_REASON = 300
 
 
 class Layer(NamedTuple):
-    """Shape and dtype of an array that was sent."""
+    """Shape, dtype and largest magnitude of an array that was sent."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    peak: float = 0.0
+
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> Layer:
+        """Return the layer of an array."""
+        peak = 0.0
+        if array.dtype.kind == "f" and array.size:
+            peak = max(float(array.max()), -float(array.min()))
+        return cls(array.shape, array.dtype, peak)
 
 
 def brief(error: object) -> str:
@@ -115,8 +127,8 @@ def by_name(model: Model) -> dict[str, NDArray[Any]]:
 
 
 def layers_of(model: Model) -> dict[str, Layer]:
-    """Return shape and dtype of each array of a model that is sent."""
-    return {name: Layer(array.shape, array.dtype) for name, array in by_name(model).items()}
+    """Return shape, dtype and largest magnitude of each array of a model that is sent."""
+    return {name: Layer.of(array) for name, array in by_name(model).items()}
 
 
 def check_layers(found: Mapping[str, NDArray[Any]], sent: Mapping[str, Layer]) -> None:
@@ -140,6 +152,8 @@ def check_layers(found: Mapping[str, NDArray[Any]], sent: Mapping[str, Layer]) -
         if not same or (array.dtype.kind not in REAL + "c" and array.dtype != layer.dtype):
             raise ValueError(f"its array {name!r} must be {layer.dtype}, got {array.dtype}")
         check_numbers(array, f"its array {name!r}", layer.dtype)
+        if array.dtype.kind == "f":
+            check_finite(array, f"its array {name!r}", max(MAX_VALUE, 2.0 * layer.peak))
 
 
 def check_numbers(array: NDArray[Any], name: str, dtype: np.dtype[Any] | None = None) -> None:

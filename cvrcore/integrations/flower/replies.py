@@ -98,6 +98,11 @@ def form_of(reply: Message) -> Hashable:
     records are not aggregated.
     """
     arrays = {name: frozenset(record) for name, record in reply.content.array_records.items()}
+    for record in reply.content.metric_records.values():
+        for value in record.values():
+            for one in value if isinstance(value, list) else [value]:
+                if not isinstance(one, (int, float)):  # a record of Flower holds nothing else
+                    raise ValueError(f"its metrics must be numbers, got {type(one).__name__}")
     metrics = {name: metric_form(one) for name, one in reply.content.metric_records.items()}
     return frozenset(arrays.items()), frozenset(metrics.items())
 

@@ -28,7 +28,7 @@ from ..options import (
     take_group,
 )
 from ..roster import NoEligibleClientError, Reply, Roster, Round, Utility
-from ..untrusted import Layer, UsualForm
+from ..untrusted import Layer, UsualForm, layers_of
 from .client import RECORD, write_features
 from .grid import GridView, TimedGrid, sampling, write_log
 from .nodes import Identity, Nodes
@@ -227,7 +227,7 @@ class SelectingStrategy(Strategy):
     ) -> Iterable[Message]:
         """Select clients, and let the strategy write the messages to them."""
         self._asked = {}
-        self._layers = {n: Layer(tuple(a.shape), np.dtype(a.dtype)) for n, a in arrays.items()}
+        self._layers = layers_of(arrays_of(arrays))
         if self.roster.watches and self.roster.features is None:
             self.roster.watch(arrays_of(arrays))
         present = self._nodes.register(grid, self.roster)
