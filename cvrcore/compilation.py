@@ -20,6 +20,7 @@ _ROUNDS: Final[tuple[dict[str, Any], ...]] = (
     {"n_clients": 170},  # too many for the small eigensolver
     {"n_clients": 170, "kernel": "laplacian"},
     {"clustering": "nystrom", "n_landmarks": 12, "window": 3},
+    {"clustering": "nystrom", "n_landmarks": 12, "kernel": "laplacian"},
 )
 _N_ROUNDS: Final = 40  # the log of residuals then has a second chunk
 

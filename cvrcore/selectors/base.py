@@ -69,6 +69,12 @@ class Report:
     failed: Ids
     signals: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def told(self) -> set[str]:
+        """Names of what the clients reported."""
+        named = {"models": self.models, "losses": self.losses, "durations": self.durations}
+        return {name for name, value in named.items() if value is not None} | set(self.signals)
+
 
 @dataclasses.dataclass(frozen=True)
 class RoundReport:
@@ -224,7 +230,10 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         if quotas is not None:
             quotas = self._check_quotas(quotas)
         self._sent = self._check_sent(sent)
-        selection = self._draw_sized(eligible, probe, n, quotas)
+        if n is None and quotas is None:
+            selection = self._choose(self._admitted(eligible), probe)
+        else:
+            selection = self._draw_sized(eligible, probe, n, quotas)
         if self._sent is not None:
             selection, self._sent = selection.changed(sent=self._sent), None
         if self._gate is not None:
@@ -275,15 +284,20 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         """
         signals = {"norms": norms, "updates": updates, "utilities": utilities}
         told = (clients, models, losses, durations, failed, signals)
-        pending = self._round_of(round)
+        pending = self._pending
+        if pending is None or round is not None:
+            pending = self._round_of(round)
         report, judged = self._check_report(pending, *told)
-        spent = self._check_costs(costs, np.size(clients))
+        spent = {} if costs is None else self._check_costs(costs, np.size(clients))
         self._learn(report)
         if self._gate is not None:
             self._gate.remember(judged)
         if self._budgets is not None:
             self._spend(pending.clients, np.asarray(clients, dtype=np.int64), spent)
-        self._close(pending)
+        if pending is self._pending:
+            self._pending = None
+        else:
+            self._close(pending)
         self.round += 1
 
     @serialised
@@ -468,7 +482,8 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
             report, wrong = sifted(unchecked)
             refused = [self._refusal(client, why) for client, why in wrong.items()]
         self._check_learnable(report)
-        check_needs(self.name, self.needs, report)
+        if not self.needs <= report.told:
+            check_needs(self.name, self.needs, report)
         if self._gate is None:
             return report, Judged()
         told = (report.clients, report.models, report.losses)

@@ -17,6 +17,7 @@ from ..covariance.pairs import cosine_coefficients, representatives
 from ..draws.allocation import expected_distances
 from ..draws.coalition_draw import draw_selection
 from ..guards import Guards, as_guards
+from ..runtime.journal import Journal
 from ..selection import Selection
 from ..validation import (
     Float,
@@ -138,6 +139,12 @@ class CoalitionSelector(CoalitionState):
         self._age = 0
 
     # -- one round --------------------------------------------------------------
+
+    def _enlist(self, journal: Journal) -> None:
+        """Note references; arrays and the random stream are noted before they change."""
+        journal.references(self)
+        if self._gate is not None:
+            self._gate.enlist(journal)
 
     def _choose(self, eligible: Mask, probe: Probe | None) -> Selection:
         if self._journal is not None:

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from ..clustering.partitions import Partition
 from ..covariance.estimator import Estimator
 from ..guards import Guards
-from ..runtime.journal import Journal
 from ..runtime.memory import UNLIMITED
 from ..runtime.plan import Plan, make_plan
 from ..runtime.threads import serialised
@@ -55,12 +54,6 @@ class CoalitionState(Selector):
     _partition: Partition
     _labels: Ids | None  # the present coalitions
     _age: int  # main rounds since they were made
-
-    def _enlist(self, journal: Journal) -> None:
-        """Note references; arrays and the random stream are noted before they change."""
-        journal.references(self)
-        if self._gate is not None:
-            self._gate.enlist(journal)
 
     # -- reading ----------------------------------------------------------------
 
