@@ -180,6 +180,9 @@ class LoaderTraining:
         for k in clients:
             self.loop.local_update(k)
 
+    def close(self):
+        pass
+
 
 def compare_training(part, works, clients, must, aim, repeats):
     """Return rows of "fl" against the others: seconds of the clock and of all processors."""
@@ -214,7 +217,9 @@ def compare_training(part, works, clients, must, aim, repeats):
 
 
 def _cpu_seconds(work):
-    """Return CPU seconds used so far: of the worker process, or of this one."""
+    """Return CPU seconds used so far: of the work's own processes, or of this one."""
+    if hasattr(work, "cpu_seconds"):
+        return work.cpu_seconds()
     if not isinstance(work, LocalTraining):
         return time.process_time()
     pid = work.engine.pids[0]
@@ -234,10 +239,17 @@ def cifar_training(short=False):
     }
     if importlib.util.find_spec("pfl"):
         works["pfl"] = peers_fl.PflRounds(x, y, train, epochs=epochs)
-    rows = compare_training(
-        "training of a CIFAR-10 round", works, np.arange(n_clients), 3.3, 5.0, repeats
-    )
-    works["fl"].close()
+    if importlib.util.find_spec("flwr") and importlib.util.find_spec("ray"):
+        from bench.peers_flower import FlowerRounds
+
+        works["Flower simulation"] = FlowerRounds(x, y, train, epochs=epochs)
+    try:
+        rows = compare_training(
+            "training of a CIFAR-10 round", works, np.arange(n_clients), 3.3, 5.0, repeats
+        )
+    finally:
+        for work in works.values():
+            work.close()
     return Found(rows)
 
 

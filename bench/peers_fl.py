@@ -113,6 +113,9 @@ class PflRounds:
         algorithm, params = self.make(len(clients))
         algorithm.run(params, self.backend, self.model, self.params, None, callbacks=[])
 
+    def close(self):
+        pass
+
 
 class ResearchLoop:
     """FedAvg with uniform selection, evaluated on every client each round."""
