@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from torch import nn
 from . import products
 from .flat import FlatModule
 from .objectives import Objective
+from .recurrent import WrittenOutGRU
 
 #: Columns are kept in multiples of this: a cache line of float32.
 ALIGN = 16
@@ -71,6 +73,9 @@ class AutogradStep(Step):
         super().__init__(model, regression)
         self.objective = objective or Objective("regression" if regression else "classification")
         self.forward = pool_first(model.module)
+        # A loss of the user's own might ask for second derivatives, which are not written out.
+        written_out = self.objective.is_default and WrittenOutGRU.serves(model.module)
+        self._mode = WrittenOutGRU() if written_out else nullcontext()
         pairs = zip(model.module.parameters(), model.views, strict=True)
         #: Parameters that are trained, and the views that steps move.
         self.parameters, self.views = [], []
@@ -94,7 +99,8 @@ class AutogradStep(Step):
 
     def gradients(self, x: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the gradient of the mean loss of a batch, one array per trained parameter."""
-        output = self.forward(x.permute(0, 3, 1, 2) if x.ndim == 4 else x)
+        with self._mode:
+            output = self.forward(x.permute(0, 3, 1, 2) if x.ndim == 4 else x)
         loss = self.objective.loss(output, targets)
         return torch.autograd.grad(loss, self.parameters, materialize_grads=True)
 
