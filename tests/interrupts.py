@@ -15,7 +15,8 @@ import time
 import numpy as np
 
 from cvrcore import make_selector
-from cvrcore.aggregators import make_aggregator
+from cvrcore.aggregators import ServerOptimiser, make_aggregator
+from cvrcore.selectors import policy_class
 
 N_SELECT, N_FEATURES = 5, 8
 GUARDS = {"max_share": 1.5, "min_share": 0.1, "max_norm": "median", "max_loss": "median"}
@@ -38,12 +39,37 @@ SELECTORS = {
         {"warmup": 1, "clustering": "nystrom", "n_landmarks": 20},
     ),
     "counted": ("fedcvr-bolt", 40, 4, {"warmup": 1, "n_coalitions": "eigengap"}),
+    "pivotal": ("pivotal", 30, 4, {}),
+    "pivotal, given": ("pivotal", 12, 1, {"features": np.arange(24.0).reshape(12, 2) % 7}),
+    "drift": ("drift", 30, 12, {}),
+    "optimal": ("optimal", 30, 4, {}),
+    "optimal, probed": ("optimal", 30, 2, {"norms": "probed", "design": "poisson"}),
+    "k-vib": ("k-vib", 30, 4, {}),
+    "multinomial": ("multinomial", 30, 2, {}),
+    "reshuffle": ("reshuffle", 30, 8, {}),
+    "clustered": ("clustered", 30, 8, {"form": "similarity"}),
+    "divfl": ("divfl", 30, 8, {}),
+    "hics": ("hics", 30, 8, {}),
+    "fedcor": ("fedcor", 30, 5, {"warmup": 2, "interval": 2}),
+    "shapley": ("shapley", 30, 8, {}),
+    "learned": ("learned", 30, 4, {"features": ["loss", "norm", "duration"]}),
 }
-AGGREGATORS = ("sizes", "importance", "memory", "coalition-memory")
+#: Aggregators by name: rule, options of the server's optimiser.
+AGGREGATORS = {
+    "sizes": ("sizes", None),
+    "importance": ("importance", None),
+    "memory": ("memory", None),
+    "coalition-memory": ("coalition-memory", None),
+    "factor-memory": ("factor-memory", None),
+    "momentum": ("memory", {"kind": "sgd", "momentum": 0.9}),
+    "adam": ("sizes", {"kind": "adam"}),
+    "adaptive": ("memory", {"kind": "adaptive"}),
+}
 #: Where `lines` never raises: Python looks for signals at calls and jumps, not between the two
 #: halves of a ``with lock``, but a trace function could raise there and leave the lock taken.
 PASSED = ("__enter__", "__exit__")
-VERBS = ("probe", "select", "observe", "resize", "guard", "load_state_dict")
+VERBS = ("probe", "select", "observe", "resize", "guard", "forget", "load_state_dict")
+MERGE_VERBS = ("aggregate", "forget", "load_state_dict")
 
 
 class Stopped(BaseException):
@@ -54,6 +80,31 @@ def stop(*_):
     raise Stopped
 
 
+def asked(selector, rng):
+    """Return what `select` is to be told: losses of the clients probed, the model to be sent."""
+    known, probed = {}, selector.probe()
+    if probed is not None:
+        known["losses"] = rng.random(probed.size)
+    if "sent" in selector.needs:
+        known["sent"] = rng.normal(size=selector.n_features)
+    return known
+
+
+def told(selector, clients, rng):
+    """Return a report of these clients, in all that any policy needs."""
+    shape = (clients.size, getattr(selector, "n_features", None) or N_FEATURES)
+    found = {
+        "models": rng.normal(size=shape) + clients[:, None] % 5,
+        "losses": rng.random(clients.size),
+        "durations": rng.random(clients.size) + 1,
+        "updates": rng.normal(size=shape) + clients[:, None] % 5,
+        "norms": rng.random(clients.size),
+        "utilities": rng.random(clients.size),
+    }
+    wanted = {"models", "losses", "durations"} | selector.needs
+    return {name: value for name, value in found.items() if name in wanted}
+
+
 class Trial:
     """A selector that is about to be called, and the call."""
 
@@ -61,7 +112,7 @@ class Trial:
         policy, n_clients, rounds, options = SELECTORS[name]
         if policy == "fedcbs":
             options = {"label_counts": np.arange(1, 3 * n_clients + 1).reshape(n_clients, 3)}
-        if policy == "fedcvr-bolt":
+        if "n_features" in policy_class(policy).option_names() and "features" not in options:
             options = {"n_features": N_FEATURES, **options}
         self.thing = make_selector(policy, n_clients, N_SELECT, seed=0, **GUARDS, **options)
         self.rng, self.verb = np.random.default_rng(0), verb
@@ -74,28 +125,27 @@ class Trial:
         elif verb == "observe":
             self._select()
         elif verb == "select":
-            asked = self.thing.probe()
-            self.losses = None if asked is None else self.rng.random(asked.size)
+            self.known = asked(self.thing, self.rng)
 
     def _select(self):
-        asked = self.thing.probe()
-        self.thing.select(losses=None if asked is None else self.rng.random(asked.size))
+        self.thing.select(**asked(self.thing, self.rng))
 
     def _observe(self, selector):
         clients = selector._pending.clients
         rng = np.random.default_rng(selector.round)
-        rows = rng.normal(size=(clients.size, N_FEATURES)) + clients[:, None] % 5
-        selector.observe(clients, rows, rng.random(clients.size), rng.random(clients.size) + 1)
+        selector.observe(clients, **told(selector, clients, rng))
 
     def call(self, thing):
         if self.verb == "probe":
             thing.probe()
         elif self.verb == "select":
-            thing.select(losses=self.losses)
+            thing.select(**self.known)
         elif self.verb == "observe":
             self._observe(thing)
         elif self.verb == "guard":
             thing.guard(max_share=2.0)
+        elif self.verb == "forget":
+            thing.forget(3)
         elif self.verb == "load_state_dict":
             thing.load_state_dict(self.saved)
         else:
@@ -106,14 +156,18 @@ class Trial:
 class Merge:
     """An aggregator that is about to be called, and the call."""
 
-    def __init__(self, name):
-        self.thing = make_aggregator(name)
+    def __init__(self, name, verb="aggregate"):
+        rule, options = AGGREGATORS[name]
+        server = None if options is None else ServerOptimiser(**options)
+        self.thing, self.verb = make_aggregator(rule, server=server), verb
         self.selector = make_selector("uniform", 12, N_SELECT, seed=0)
-        self.model, self.rng = [np.zeros((3, 4)), np.zeros(5)], np.random.default_rng(0)
-        for _ in range(4):
+        self.model, self.rng = [np.zeros((5, 4)), np.zeros(5)], np.random.default_rng(0)
+        for t in range(4):
             self._prepare()
-            self.call(self.thing)
+            self._aggregate(self.thing)
             self.selector.observe([])
+            if t == 2:
+                self.saved = copy.deepcopy(self.thing.state_dict())
         self._prepare()
 
     def _prepare(self):
@@ -124,6 +178,14 @@ class Merge:
         ]
 
     def call(self, thing):
+        if self.verb == "forget":
+            thing.forget(int(self.selection.clients[0]))
+        elif self.verb == "load_state_dict":
+            thing.load_state_dict(self.saved)
+        else:
+            self._aggregate(thing)
+
+    def _aggregate(self, thing):
         weights = np.arange(1.0, 13.0)
         thing.aggregate(self.model, self.updates, self.selection.clients, weights, self.selection)
 
@@ -222,8 +284,9 @@ if __name__ == "__main__":
             total += found
             print(f"{name:16} {verb:16} {dict(found)}")
     for name in AGGREGATORS:
-        found = storm(Merge(name), n_moments)
-        total += found
-        print(f"{name:16} {'aggregate':16} {dict(found)}")
+        for verb in MERGE_VERBS:
+            found = storm(Merge(name, verb), n_moments)
+            total += found
+            print(f"{name:16} {verb:16} {dict(found)}")
     print(f"{total.total()} moments: {dict(total)}")
     sys.exit(1 if total["mixed"] else 0)

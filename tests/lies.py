@@ -9,13 +9,15 @@ import copy
 import tracemalloc
 
 import numpy as np
-from interrupts import AGGREGATORS, N_FEATURES, SELECTORS, Merge, Trial
+from interrupts import AGGREGATORS, SELECTORS, Merge, Trial, asked, told
 
-from cvrcore.aggregators import make_aggregator
+from cvrcore import make_selector
+from cvrcore.aggregators import ServerOptimiser, make_aggregator
 from cvrcore.selectors import policy_class
 
 SLACK = 2_000_000  # bytes that a load may take besides ten times the file
 ODD = (-1, 0, 0.5, 1e308, 2.0**70, 10**30, float("nan"))
+OPTIMISERS = {options["kind"]: options for _, options in AGGREGATORS.values() if options}
 HUGE = (250_000_000, 2**31, 2**40, 2**62)
 
 
@@ -128,7 +130,9 @@ def loaded(state):
     """Return what a state holds, or None if it is refused."""
     try:
         if "aggregator" in state:
-            thing = make_aggregator(str(state["aggregator"]))
+            server = state.get("server")
+            server = None if server is None else ServerOptimiser(**OPTIMISERS[server["kind"]])
+            thing = make_aggregator(str(state["aggregator"]), server=server)
             thing.load_state_dict(state)
             return thing
         return policy_class(state["policy"]).from_state_dict(state)
@@ -136,21 +140,29 @@ def loaded(state):
         return None
 
 
+def merges(thing, rng):
+    """Aggregate a round of twelve clients; return True."""
+    selection = make_selector("uniform", 12, 5, seed=0).select()
+    model = [np.zeros((5, 4)), np.zeros(5)]
+    updates = [[rng.normal(size=layer.shape) for layer in model] for _ in range(5)]
+    thing.aggregate(model, updates, selection.clients, np.ones(12), selection)
+    thing.state_dict()
+    return True
+
+
 def plays(thing):
     """Return whether two rounds go well; False for a setting that does not fit, such as a size."""
     thing.state_dict()
-    if not hasattr(thing, "select"):
-        return True
+    rng = np.random.default_rng(0)
     try:
+        if not hasattr(thing, "select"):
+            return merges(thing, rng)
         for _ in range(2):
-            asked = thing.probe()
-            picked = thing.select(losses=None if asked is None else np.ones(asked.size)).clients
+            picked = thing.select(**asked(thing, rng)).clients
             size = picked.size
             assert np.unique(picked).size == size
             assert size <= thing.n_clients
-            rows = np.random.default_rng(0).normal(size=(size, N_FEATURES))
-            rows = rows[:, : getattr(thing, "n_features", N_FEATURES)]
-            thing.observe(picked, rows, np.ones(size), np.ones(size))
+            thing.observe(picked, **told(thing, picked, rng))
     except (ValueError, RuntimeError):
         return False
     return True

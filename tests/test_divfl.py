@@ -89,3 +89,11 @@ def test_too_many_clients_are_refused():
     with pytest.raises(ValueError, match="at most 20000"):
         selector.resize(20_001, [1.0])
     assert selector.n_clients == 20_000
+
+
+def test_updates_whose_distances_overflow_float32_are_refused():
+    selector = DivFLSelector(4, 2, n_features=1, seed=0)
+    picked = selector.select().clients
+    with pytest.raises(ValueError, match="updates must"):
+        selector.observe(picked, updates=[[1e39], [-1e39]])
+    selector.observe(picked, updates=[[1e17], [-1e17]])

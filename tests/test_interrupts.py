@@ -7,7 +7,18 @@ import threading
 import numpy as np
 import pytest
 from fuzzing import EFFORT
-from interrupts import AGGREGATORS, SELECTORS, VERBS, Merge, Stopped, Trial, lines, stop, storm
+from interrupts import (
+    AGGREGATORS,
+    MERGE_VERBS,
+    SELECTORS,
+    VERBS,
+    Merge,
+    Stopped,
+    Trial,
+    lines,
+    stop,
+    storm,
+)
 
 import cvrcore
 from cvrcore.runtime.threads import run_chunks
@@ -18,6 +29,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 ONLY_MAIN = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer signal")
+#: Kinds of selectors that keep more than one number per client.
+BY_LINE = ["oort", "factored", "dense", "window", "centred", "landmarks"]
+BY_LINE += ["pivotal", "drift", "clustered", "divfl", "hics", "fedcor", "shapley", "learned"]
 
 
 @ONLY_MAIN
@@ -31,14 +45,15 @@ def test_a_timer_signal_never_leaves_a_mixed_state(name, verb):
 
 
 @ONLY_MAIN
+@pytest.mark.parametrize("verb", MERGE_VERBS)
 @pytest.mark.parametrize("name", AGGREGATORS)
-def test_a_timer_signal_never_leaves_a_mixed_aggregator(name):
-    found = storm(Merge(name), 5 * EFFORT)
+def test_a_timer_signal_never_leaves_a_mixed_aggregator(name, verb):
+    found = storm(Merge(name, verb), 2 * EFFORT)
     assert found["mixed"] == 0, found
 
 
 @pytest.mark.parametrize("verb", ["select", "observe", "resize"])
-@pytest.mark.parametrize("name", ["oort", "factored", "dense", "window", "centred", "landmarks"])
+@pytest.mark.parametrize("name", BY_LINE)
 def test_an_exception_at_any_line_never_leaves_a_mixed_state(name, verb):
     step = 41 if EFFORT == 1 else 1
     found = lines(Trial(name, verb), step, offset=len(name) % step)
@@ -46,8 +61,9 @@ def test_an_exception_at_any_line_never_leaves_a_mixed_state(name, verb):
     assert found["before"], found
 
 
-def test_an_exception_at_any_line_never_leaves_a_mixed_aggregator():
-    found = lines(Merge("memory"), 7 if EFFORT == 1 else 1)
+@pytest.mark.parametrize("name", ["memory", "factor-memory", "momentum", "adaptive"])
+def test_an_exception_at_any_line_never_leaves_a_mixed_aggregator(name):
+    found = lines(Merge(name), 7 if EFFORT == 1 else 1)
     assert found["mixed"] == 0, found
     assert found["before"] > 5, found
 

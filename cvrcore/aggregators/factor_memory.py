@@ -209,6 +209,10 @@ class FactorMemoryAggregator(Aggregator):
             raise ValueError(f"gram must have shape {(width + 1, width + 1)}, got {gram.shape}")
         if n_rows != len(gram):
             raise ValueError(f"bank must have {len(gram)} rows, as gram has, got {n_rows}")
+        if (np.diagonal(gram) < 0).any() or not np.allclose(gram, gram.T):
+            raise ValueError("gram must be symmetric, with a non-negative diagonal")
+        if not np.all(state["bank"]["known"]):  # every round writes all rows
+            raise ValueError("bank must hold all of its rows")
         if self._given and not np.array_equal(features, self._features):
             raise ValueError("features must be those of the saved state, got others")
         self._store.restore(state["bank"])

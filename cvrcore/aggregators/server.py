@@ -278,6 +278,8 @@ class ServerOptimiser(Noted):
             or any((a < 0).any() for a in first)
         ):
             raise ValueError("first must hold two non-negative running means")
+        if self.kind == "sgd" and second:
+            raise ValueError(f"second must be empty with kind 'sgd', got {len(second)} arrays")
         if self.kind in ("adam", "yogi") and [a.shape for a in first] != [a.shape for a in second]:
             raise ValueError("first and second must have arrays of the same shapes")
         return first, second, steps

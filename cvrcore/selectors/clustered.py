@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..selection import Selection
-from ..validation import Float, Ids, Mask, check_choice, check_count, check_matrix
+from ..validation import Float, Ids, Mask, check_choice, check_count, check_matrix, check_shape
 from .base import Probe, Report, Selector
 from .guards import Guards
 from .multinomial import counted_selection
@@ -245,6 +245,13 @@ class ClusteredSelector(Selector):
 
     def _learned(self) -> dict[str, Any]:
         return {"rows": self._rows.copy()} if self.form == "similarity" else {}
+
+    @classmethod
+    def _check_sizes(cls, config: dict[str, Any], learned: dict[str, Any]) -> None:
+        super()._check_sizes(config, learned)
+        if config["form"] == "similarity":
+            n_features = check_count(config["n_features"], "n_features")
+            check_shape(learned["rows"], "rows", (config["n_clients"], n_features))
 
     def _restore(self, learned: dict[str, Any]) -> None:
         if self.form == "similarity":

@@ -74,6 +74,7 @@ class DivFLSelector(UpdateRowsSelector):
     """
 
     name: ClassVar[str] = "divfl"
+    _replaced: ClassVar[frozenset[str]] = frozenset({"weights", "_rows", "_distances"})
 
     def __init__(
         self,
@@ -172,6 +173,8 @@ class DivFLSelector(UpdateRowsSelector):
     def _learn(self, report: Report) -> None:
         super()._learn(report)
         if self._distances is not None and report.clients.size:
+            if self._journal is not None:
+                self._journal.cross(report.clients, self._distances)
             self._measure(report.clients)
 
     def _grow(self, n_clients: int, added: Float) -> None:

@@ -17,6 +17,7 @@ from ..validation import (
     check_count,
     check_matrix,
     check_number,
+    check_shape,
     check_stored,
     check_vector,
 )
@@ -167,6 +168,18 @@ class DriftSelector(Selector):
             "seen": self._seen.copy(),
             "slopes": self._slopes.copy(),
         }
+
+    @classmethod
+    def _check_sizes(cls, config: dict[str, Any], learned: dict[str, Any]) -> None:
+        super()._check_sizes(config, learned)
+        n_features = check_count(config["n_features"], "n_features")
+        for name in ("updates", "models"):
+            check_shape(learned[name], name, (config["n_clients"], n_features))
+
+    def _check_open(self, selection: Selection) -> None:
+        if selection.sent is None:
+            raise ValueError("pending sent must be the model that was sent, got None")
+        check_vector(selection.sent, "pending sent", self.n_features, limit=1e100)
 
     def _restore(self, learned: dict[str, Any]) -> None:
         shape = (self.n_clients, self.n_features)

@@ -112,6 +112,9 @@ class Saved(Grouped, Budgeted, Overlapping):
                 restored._probed = check_ids(state["probed"], "probed", restored.n_clients)
             restored._restore(state["learned"])
             restored._restore_rounds(state)
+            for selection in (restored._pending, *restored._open.values()):
+                if selection is not None:
+                    restored._check_open(selection)
             if state["format"] > 1:
                 restored._restore_gate(state["guards"], state["format"])
         except ValueError:
@@ -186,6 +189,9 @@ class Saved(Grouped, Budgeted, Overlapping):
         check_shape(config["weights"], "weights", (n_clients,))
 
     # -- overridden by policies --------------------------------------------------
+
+    def _check_open(self, selection: Selection) -> None:
+        """Raise ValueError if an open round of a saved state lacks what `_learn` will read."""
 
     def _config(self) -> dict[str, Any]:
         """Return the policy's own constructor arguments, as plain values."""

@@ -20,6 +20,7 @@ from ..validation import (
     check_count,
     check_matrix,
     check_number,
+    check_shape,
     check_stored,
     check_vector,
 )
@@ -222,6 +223,17 @@ class PivotalSelector(Selector):
             "seen": self._seen.copy(),
             "missed": self._missed.copy(),
         }
+
+    @classmethod
+    def _check_sizes(cls, config: dict[str, Any], learned: dict[str, Any]) -> None:
+        super()._check_sizes(config, learned)
+        n_features = check_count(config["n_features"], "n_features")
+        if config.get("initial") is not None:
+            check_shape(config["initial"], "initial", (n_features,))
+        if config.get("features") is None:
+            check_shape(learned["rows"], "rows", (config["n_clients"], n_features))
+        else:
+            check_shape(config["features"], "features", (config["n_clients"], n_features))
 
     def _restore(self, learned: dict[str, Any]) -> None:
         if self.fixed:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..validation import Float, Ids, Mask, check_count, check_matrix, check_stored
+from ..validation import Float, Ids, Mask, check_count, check_matrix, check_shape, check_stored
 from .base import Report, Selector
 from .guards import Guards
+
+#: Largest coordinate of an update: squares and float32 distances stay finite.
+LARGEST: Final = 1e17
 
 
 class UpdateRowsSelector(Selector):
@@ -27,6 +30,7 @@ class UpdateRowsSelector(Selector):
     """
 
     needs = frozenset({"updates"})
+    _replaced: ClassVar[frozenset[str]] = frozenset({"weights", "_rows"})
 
     def __init__(
         self,
@@ -53,10 +57,13 @@ class UpdateRowsSelector(Selector):
             return None
         if n_reported == 0:
             return np.empty((0, self.n_features))
-        return check_matrix(value, name, (n_reported, self.n_features)).astype(np.float64)
+        shape = (n_reported, self.n_features)
+        return check_matrix(value, name, shape, np.float64, LARGEST)
 
     def _learn(self, report: Report) -> None:
         if report.clients.size:
+            if self._journal is not None:
+                self._journal.rows(report.clients, self._rows)
             self._rows[report.clients] = report.signals["updates"]
             self._seen[report.clients] = True
 
@@ -68,21 +75,22 @@ class UpdateRowsSelector(Selector):
         seen = self._seen.copy()
         seen[client] = False
         self._rows[client] = 0.0
-        self._restore({"rows": self._rows[seen], "seen": seen})
+        self._restore({"rows": self._rows, "seen": seen})
 
     def _config(self) -> dict[str, Any]:
         return {"n_features": self.n_features}
 
     def _learned(self) -> dict[str, Any]:
-        return {"rows": self._rows[self._seen], "seen": self._seen.copy()}
+        # Rows of clients never seen too: a file then justifies all that loading it allocates.
+        return {"rows": self._rows.copy(), "seen": self._seen.copy()}
+
+    @classmethod
+    def _check_sizes(cls, config: dict[str, Any], learned: dict[str, Any]) -> None:
+        super()._check_sizes(config, learned)
+        n_features = check_count(config["n_features"], "n_features")
+        check_shape(learned["rows"], "rows", (config["n_clients"], n_features))
 
     def _restore(self, learned: dict[str, Any]) -> None:
         seen = check_stored(learned["seen"], "seen", self.n_clients, bool)
-        shape = (int(np.count_nonzero(seen)), self.n_features)
-        rows = np.asarray(learned["rows"])
-        if rows.shape != shape or rows.dtype != np.float64 or not np.isfinite(rows).all():
-            raise ValueError(
-                f"rows must be finite float64 of shape {shape}, got {rows.dtype} {rows.shape}"
-            )
-        self._seen = seen
-        self._rows[seen] = rows
+        rows = check_matrix(learned["rows"], "rows", self._rows.shape, np.float64, LARGEST)
+        self._seen, self._rows = seen, np.where(seen[:, None], rows, 0.0)
