@@ -473,3 +473,30 @@ def test_float32_finds_groups_of_small_spread(n_clients):
     )
     labels = selector.select().coalitions
     assert len({(a, b) for a, b in zip(groups, labels, strict=True)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "spread", "warns"),
+    [("float32", 1e-7, True), ("float32", 1e-4, False), ("float64", 1e-7, False)],
+)
+def test_rows_that_float32_cannot_tell_apart_are_warned_of_once(dtype, spread, warns, caplog):
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=30)
+    selector = cvrcore.CoalitionSelector(20, 30, 4, warmup=2, seed=0, dtype=dtype)
+    caplog.set_level("WARNING", "cvrcore.selectors.resolution")
+    for _ in range(4):
+        picked = selector.select().clients
+        selector.observe(picked, base + spread * rng.normal(size=(picked.size, 30)))
+    found = [r.getMessage() for r in caplog.records if r.name == "cvrcore.selectors.resolution"]
+    assert len(found) == warns
+    if warns:
+        assert "dtype='float64'" in found[0]
+        assert "features='update'" in found[0]
+
+
+def test_one_report_and_rows_of_zeros_are_not_warned_of(caplog):
+    selector = cvrcore.CoalitionSelector(6, 3, 2, warmup=2, seed=0, dtype="float32")
+    picked = selector.select().clients
+    selector.observe(picked[:1], np.ones((1, 3)))
+    selector.observe(selector.select().clients, np.zeros((2, 3)))
+    assert not [r for r in caplog.records if r.name == "cvrcore.selectors.resolution"]

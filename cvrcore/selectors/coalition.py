@@ -33,6 +33,7 @@ from .coalition_state import CoalitionState, largest_entry
 from .options import PRESETS, Rule, Solver, gathered
 from .planned import make_partition, make_store
 from .registry import refuse_unknown
+from .resolution import warn_if_unresolved
 from .uniform import uniform_selection
 
 
@@ -58,7 +59,8 @@ class CoalitionSelector(CoalitionState):
     initial : array-like of shape (n_features,) or (n_clients, n_features), optional
         Rows of clients not seen yet: the initial model. Default: zeros.
     dtype : {"float64", "float32"}
-        Storage of rows, scores' moments and covariance.
+        Storage of rows, scores' moments and covariance. A warning is logged, once, if reported
+        rows differ by less than float32 resolves.
     preset : {"paper", "scripts"}, optional
         The predictor: regression coefficients C_kj / C_jj, or cosines of the last rows. Default:
         the paper's predictor. A preset that is given also sets the paper's warm-up of 30 rounds.
@@ -122,6 +124,7 @@ class CoalitionSelector(CoalitionState):
         self.n_features = check_count(n_features, "n_features")
         self._set_warmup(warmup, n_rounds, named_preset=preset is not None)
         self.dtype = check_dtype(dtype)
+        self._warned = self.dtype != np.float32  # of rows that float32 cannot tell apart
         self.preset = check_choice("paper" if preset is None else preset, "preset", PRESETS)
         self.predictor = self.rule.predictor or PRESETS[self.preset]
         if isinstance(self.rule.n_coalitions, int):
@@ -205,6 +208,8 @@ class CoalitionSelector(CoalitionState):
         if report.clients.size == 0:
             return
         assert report.models is not None
+        if not self._warned:
+            self._warned = warn_if_unresolved(report.models)
         estimator, coalitions = self._estimator, report.selection.coalitions
         if coalitions is None:  # warm-up: no coalitions, no residual
             self._replace_rows(report.clients, report.models)
