@@ -232,6 +232,41 @@ def test_no_update_of_the_client_is_left(name, guards):
     aggregator.load_state_dict(aggregator.state_dict())
 
 
+@pytest.mark.parametrize("guards", [None, "recommended"])
+def test_factor_memory_erases_the_features_of_the_client(guards):
+    """Its rows of the regression are learned from all clients, and stay, as the model does."""
+    aggregator = merged("factor-memory", guards=guards)
+    before = aggregator.state_dict()
+    assert before["seen"][CLIENT]
+    assert before["features"][CLIENT].any()
+    aggregator.forget(CLIENT)
+    after = aggregator.state_dict()
+    assert not after["seen"][CLIENT]
+    assert not after["features"][CLIENT].any()
+    assert after["missed"][CLIENT] == 1.0  # as a client that no draw could have picked
+    others = np.delete(np.arange(12), CLIENT)
+    for name in ("features", "seen", "missed"):
+        assert_array_equal(after[name][others], before[name][others], err_msg=name)
+    assert_array_equal(after["gram"], before["gram"])
+    assert_array_equal(after["bank"]["rows"], before["bank"]["rows"])
+    held = np.array(list(numbers(after.get("guard", {}))) + [0.0])
+    assert not np.isclose(held, MARK * np.sqrt(28), rtol=1e-6).any()
+    aggregator.forget(10_000)  # nobody: nothing to erase
+    aggregator.load_state_dict(after)
+
+
+def test_given_features_of_a_client_are_erased():
+    features = np.random.default_rng(0).normal(size=(12, 3))
+    features[CLIENT] = MARK
+    aggregator = merged("factor-memory", features=features)
+    aggregator.forget(CLIENT)
+    state = aggregator.state_dict()
+    assert not np.isclose(list(numbers(state)), MARK).any()
+    again = make_aggregator("factor-memory", features=features)  # a server that starts anew
+    again.load_state_dict(state)
+    assert_array_equal(again.state_dict()["features"], state["features"])
+
+
 def test_memory_without_a_client_is_the_sum_over_the_others():
     aggregator = merged("memory")
     before = aggregator.state_dict()
