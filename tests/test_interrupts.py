@@ -21,7 +21,9 @@ from interrupts import (
 )
 
 import cvrcore
+from cvrcore.aggregators import AGGREGATORS as RULES
 from cvrcore.runtime.threads import run_chunks
+from cvrcore.selectors import BUILT_IN
 
 #: An open file that a signal interrupts is closed by the garbage collector, which warns.
 pytestmark = [
@@ -161,3 +163,10 @@ def test_no_helper_thread_writes_after_a_signal(monkeypatch):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, last)
+
+
+def test_every_policy_and_every_rule_with_state_is_interrupted():
+    """A policy that comes later joins the lists, and so the crafted states too."""
+    assert {policy for policy, *_ in SELECTORS.values()} == set(BUILT_IN)
+    stateless = {"mean", "coalition-mass"}
+    assert {rule for rule, _ in AGGREGATORS.values()} == set(RULES) - stateless
