@@ -18,6 +18,12 @@ from .figures import draw_bands
 from .statistics import band, paired_difference, spreads
 from .table import Row, write_csv
 
+#: Numbers of a row that are shown without their deviation.
+_COSTS = (
+    "rounds_to_target", "megabytes", "tv_mean", "seconds", "simulated_seconds",
+    "simulated_seconds_to_target",
+)  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
@@ -32,7 +38,8 @@ class Comparison:
         deviations (``_2std``, None for a single seed). ``gain`` is the mean paired
         difference of ``last_five`` to the first method, ``gain_2se`` two standard errors of
         it, ``gain_low`` and ``gain_high`` its interval by the rule of `statistics`.
-        ``rounds_to_target`` is the mean over the ``reached`` seeds that got there.
+        ``rounds_to_target`` is the mean over the ``reached`` seeds that got there, and so is
+        ``simulated_seconds_to_target``, where devices are simulated (``fleet.enabled``).
         """
         late = {
             method: {i: history.last_five() for i, history in enumerate(histories)}
@@ -52,7 +59,7 @@ class Comparison:
             row |= {"gain": gain.mean, "gain_2se": gain.two_se}
             row |= {"gain_low": gain.low, "gain_high": gain.high}
             row["reached"] = found["rounds_to_target"].n
-            for name in ("rounds_to_target", "megabytes", "tv_mean", "seconds"):
+            for name in _COSTS:
                 row[name] = found[name].mean
             rows.append(row)
         return rows

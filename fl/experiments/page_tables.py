@@ -18,7 +18,7 @@ from .measures import baseline_of, measure
 from .results import CellResults, ReportError, Results, Run
 from .statistics import default_target
 from .table import Column, Row, Table
-from .text_tables import THEORY
+from .text_tables import THEORY, simulated_columns
 
 NOT_RUN = "not run"
 
@@ -171,6 +171,7 @@ def _progress(results: Results, rows: Sequence[Row]) -> list[Column]:
         Column("rounds to it", "rounds_to_target", ".1f"),
         Column("MB to it", "megabytes_to_target", fine),
         Column("MB in all", "megabytes", fine),
+        *simulated_columns(rows, "simulated s to it", "simulated s in all"),
     ]
 
 

@@ -82,6 +82,9 @@ def readers(scale: float, target: float | None = None) -> dict[str, Reader]:
         sent = (r.get("uplink", 0) + r.get("downlink", 0) for r in run.rounds[:until])
         return None if until is None else sum(sent) / 1e6
 
+    def simulated(run: History) -> float | None:  # None without simulated devices
+        return None if target is None else run.seconds_to(target)
+
     def milliseconds(name: str) -> Reader:  # None in runs that are older than this timer
         return lambda run: 1e3 * run.seconds(name) / len(run) if run.seconds(name) else None
 
@@ -99,6 +102,8 @@ def readers(scale: float, target: float | None = None) -> dict[str, Reader]:
         "megabytes": lambda run: megabytes(run, len(run)),
         "megabytes_to_target": lambda run: megabytes(run, rounds(run)),
         "seconds": lambda run: run.seconds("round"),
+        "simulated_seconds": lambda run: run.final("simulated_clock"),
+        "simulated_seconds_to_target": simulated,
         "memory_megabytes": lambda run: run.most("memory_bytes") / 1e6,
         "select_ms": milliseconds("select"),
         "merge_ms": milliseconds("merge"),

@@ -243,7 +243,24 @@ def comparison_table(rows: Sequence[Row], title: str = "") -> TerminalTable:
     ]
     if any(row["rounds_to_target"] is not None for row in rows):
         columns.insert(4, Column("rounds\nto target", show=_reached))
-    return Table(columns, rows, title).terminal(wrapped=range(1, len(columns)))
+    if times := simulated_columns(rows, "to target\n", "in all"):  # one column: lines are short
+        heading = "simulated\nseconds\n" + "".join(time.heading for time in times)
+        join = "\n".join
+        columns.insert(-1, Column(heading, show=lambda row: join(t.text(row) for t in times)))
+    wrapped = range(1, len(columns))
+    return Table(columns, rows, title).terminal(tight=bool(times), wrapped=wrapped)
+
+
+def simulated_columns(rows: Sequence[Row], to_target: str, in_all: str) -> list[Column]:
+    """Return the columns of simulated time under these headings; none without devices."""
+    keys = {"simulated_seconds_to_target": to_target, "simulated_seconds": in_all}
+    longest = max((row.get("simulated_seconds") or 0.0 for row in rows), default=0.0)
+    form = ".0f" if longest >= 100 else ".1f"
+    return [
+        Column(heading, key, form)
+        for key, heading in keys.items()
+        if any(row.get(key) is not None for row in rows)
+    ]
 
 
 def run_table(history: History) -> TerminalTable:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from fl.cli import app
 from fl.config import ConfigError
 from fl.experiments.compare import Comparison, compare
+from fl.experiments.text_tables import comparison_table
 from fl.history import History
 from fl.presets import make_config, resolve
 
@@ -57,6 +58,34 @@ def test_one_seed_has_no_spread():
     (row,) = Comparison({"a": [made_up([0.5])]}).table()
     assert row["final_2std"] is None
     assert row["gain_2se"] is None
+
+
+def test_simulated_seconds_are_counted_to_the_target_and_in_all():
+    runs = [made_up([0.4, 0.6, 0.6]), made_up([0.2, 0.3, 0.7]), made_up([0.1, 0.1, 0.1])]
+    for run, clock in zip(runs, ([10, 20, 30], [5, 10, 18], [1, 2, 6]), strict=True):
+        for record, time in zip(run.rounds, clock, strict=True):
+            record["simulated_clock"] = float(time)
+    (row,) = rows = Comparison({"a": runs}).table()
+    assert row["simulated_seconds_to_target"] == pytest.approx((20 + 18) / 2)  # two got there
+    assert row["simulated_seconds"] == pytest.approx((30 + 18 + 6) / 3)
+    headings = [str(column.header) for column in comparison_table(rows).columns]
+    assert headings[-2:] == ["simulated\nseconds\nto target\nin all", "s"]
+    cells = [list(column.cells)[0] for column in comparison_table(rows).columns]
+    assert cells[-2] == "19.0\n18.0"
+
+
+def test_runs_without_devices_have_no_column_of_simulated_seconds():
+    rows = Comparison({"a": [made_up([0.6])]}).table()
+    assert rows[0]["simulated_seconds"] is rows[0]["simulated_seconds_to_target"] is None
+    assert not any("simulated" in str(c.header) for c in comparison_table(rows).columns)
+
+
+def test_command_compares_simulated_time(tmp_path):
+    simulated = ["--set", "fleet.enabled=true", "--set", "target=0.05"]
+    result = invoke("compare", "fedavg", *SMALL, *simulated, "--seeds", "1", "--json")
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)
+    assert 0 < row["simulated_seconds_to_target"] <= row["simulated_seconds"]
 
 
 def test_compare_writes_table_and_figure_and_reads_finished_runs_back(tmp_path):

@@ -1,5 +1,7 @@
 """Numbers of a report, against SciPy and by hand."""
 
+import json
+
 import numpy as np
 from numpy.testing import assert_allclose
 from report_runs import DOWN, LATE, PAPER, ROUNDS, UP, make_run, read_csv, read_table
@@ -76,6 +78,25 @@ def test_progress_counts_rounds_and_megabytes_to_the_target(page, rtol):
     assert_allclose(float(row["best_percent"]), 100 * np.mean([0.85, 0.86, 0.82]), rtol=rtol)
     worst = 50 * np.mean([values[-1] for values in LATE["fedavg"]])
     assert_allclose(float(row["worst_decile_percent"]), worst, rtol=rtol)
+
+
+def test_progress_has_simulated_seconds_where_devices_are_simulated(page, tmp_path):
+    assert (
+        "simulated_seconds" not in read_table(page, "classification-progress")["Digits", "fedavg"]
+    )
+    make_run(tmp_path / "run", "fedavg", 0, [0.1, 0.6, 0.7], target=0.5)
+    rounds = tmp_path / "run" / "rounds.jsonl"
+    records = [json.loads(line) for line in rounds.read_text().splitlines()]
+    for record, clock in zip(records, [100.0, 250.0, 900.0], strict=True):
+        record["simulated_clock"] = clock
+    rounds.write_text("".join(json.dumps(record) + "\n" for record in records))
+    cell = {"row": "Digits", "column": "FedAvg", "method": "fedavg", "paper": None,
+            "runs": ["run"], "config": {}, "target": 0.5}  # fmt: skip
+    plan = {"experiment": "one", "title": "One", "quick": False, "metric": "accuracy",
+            "cells": [cell]}  # fmt: skip
+    write_json(tmp_path / "experiment.json", plan)
+    row = read_table(build([tmp_path], tmp_path / "out"), "one-progress")["Digits", "FedAvg"]
+    assert (row["simulated_seconds_to_target"], row["simulated_seconds"]) == ("250.0", "900.0")
 
 
 def test_target_of_the_plan_wins_even_if_nobody_met_it(tmp_path):
