@@ -20,7 +20,7 @@ def relative_spread(rows: Float) -> float:
 
     Examples
     --------
-    >>> relative_spread(np.array([[3.0, 4.0], [3.0, 4.0], [3.0, 7.0]])).__round__(3)
+    >>> round(relative_spread(np.array([[3.0, 4.0], [3.0, 4.0], [3.0, 7.0]])), 3)
     0.343
     """
     exact = rows.astype(np.float64)
