@@ -12,13 +12,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..presets import STEADY
+from ..presets import BALANCED, STEADY
 from ..store import StoreError
 from .manifest import MANIFEST
 from .measures import rows_of, versus
 from .results import read_figure, read_results
 from .table import Row, write_csv
-from .text_tables import LADDERS, document_tables
+from .text_tables import document_tables
+
+#: Methods of each experiment that are compared, pair by pair, with all others of their row.
+OURS = {"beyond": (STEADY,), "holdout": (STEADY,), "balanced": tuple(BALANCED)}
 
 
 def export(runs: Path, docs: Path) -> list[Path]:
@@ -30,7 +33,7 @@ def export(runs: Path, docs: Path) -> list[Path]:
     tables: dict[str, str] = {}
     for folder in folders:
         results, rows, name = read_results(folder), rows_of(folder), folder.name
-        paired = versus(results, STEADY) if results.name in LADDERS else []
+        paired = [row for method in OURS.get(results.name, ()) for row in versus(results, method)]
         found = document_tables(results, rows, paired)
         tables |= {f"{name}{ending}": table for ending, table in found.items()}
         for ending, some in {"": rows, "-paired": paired}.items():
