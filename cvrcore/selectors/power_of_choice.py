@@ -149,7 +149,8 @@ class PowerOfChoiceSelector(Selector):
 
     def _selection(self, clients: Ids, scores: Float, eligible: Mask) -> Selection:
         ids, round = np.flatnonzero(eligible), self.round
-        logs = np.log(self._law(eligible)[ids])
+        with np.errstate(divide="ignore"):  # a share may be too small for a double
+            logs = np.log(self._law(eligible)[ids])
         n_asked, losses = min(self.n_candidates, ids.size), self._losses[ids]
 
         def draw(rng: np.random.Generator, n: int) -> Ids:

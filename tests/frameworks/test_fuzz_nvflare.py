@@ -102,7 +102,8 @@ def run(policy, plan, refused=None, **options):
         elif kind == "introduce":
             no = refused and refused["introduce"]
         else:
-            loss = (spoilt(result, changes).metrics or {}) if refused else {}
+            told = spoilt(result, changes).metrics if refused else {}
+            loss = told if isinstance(told, dict) else {}
             loss = loss.get("loss") if isinstance(loss, dict) else None
             no = refused and not is_loss(loss)
         if no:
