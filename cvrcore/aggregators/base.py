@@ -81,6 +81,8 @@ class Aggregator(Atomic, abc.ABC):
     #: that adapts its step length asks for it.
     measures_noise: bool = False
     noise: float | None = None
+    #: With `measures_noise`: the mean update of this round's reports alone, without memory.
+    fresh: Arrays | None = None
     _guard: UpdateGuard | None = None
     _lock = contextlib.nullcontext()  # threads do not share an aggregator
 
@@ -148,11 +150,11 @@ class Aggregator(Atomic, abc.ABC):
                 raise ValueError(f"updates of client {client} must be {wanted}, got {shapes}")
         received = RoundUpdates(current, updates, ids, checked, selection)
         if self._guard is None:
-            return self._merge(received) if ids.size else self._merge_nobody(received)
+            return self._merge_any(received)
         weights = self._guard.bounded_weights(checked)
         bounded, lengths = self._guard.bounded_updates(current, updates, ids)
         received = RoundUpdates(current, bounded, ids, weights, selection)
-        merged = self._merge(received) if ids.size else self._merge_nobody(received)
+        merged = self._merge_any(received)
         self._guard.remember(ids, lengths)
         return merged
 
@@ -194,6 +196,14 @@ class Aggregator(Atomic, abc.ABC):
     def nbytes(self) -> int:
         """Bytes that the server keeps between rounds, in memory or on disk."""
         return 0
+
+    def _merge_any(self, received: RoundUpdates) -> Arrays:
+        """Return the next model of a round with or without reports."""
+        if not received.clients.size:
+            return self._merge_nobody(received)
+        if self.measures_noise:
+            self.fresh = fresh_update(received)
+        return self._merge(received)
 
     def _merge_nobody(self, received: RoundUpdates) -> Arrays:
         """Return the next model of a round without a report."""
@@ -240,6 +250,22 @@ class WeightedAggregator(Aggregator):
             factors = factors / total
             rows = rows - factors.astype(rows.dtype) @ rows
         return step_variance(factors, rows, received.inclusion)
+
+
+def fresh_update(received: RoundUpdates) -> Arrays:
+    """Return the mean update of the reports of one round, each divided by its inclusion.
+
+    The weights are divided by their sum (Hajek's estimator), so that one round with few large
+    clients does not change the length of the step.
+    """
+    factors = received.weights[received.clients] * received.times_drawn
+    inclusion = received.inclusion
+    if inclusion is not None and np.all(inclusion > 0):
+        factors = factors / inclusion
+    total = factors.sum()
+    shares = factors / total if total > 0 else np.full(factors.size, 1.0 / factors.size)
+    merged = weighted_mean(received.updates, shares)
+    return [np.subtract(a, b) for a, b in zip(merged, received.current, strict=True)]
 
 
 def weighted_mean(updates: Sequence[Sequence[NDArray[Any]]], shares: Float) -> Arrays:

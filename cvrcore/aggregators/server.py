@@ -18,12 +18,11 @@ from ..runtime.threads import serialised
 from ..selection import Selection
 from ..validation import check_choice
 from .base import Aggregator, Arrays, RoundUpdates, loading
+from .step_length import CAUTION, StepLength
 
 KINDS: Final = ("sgd", "adam", "yogi", "adaptive")
 #: Step length of each kind if none is given. 1 takes the aggregated model as it is.
 DEFAULT_LR: Final = {"sgd": 1.0, "adam": 0.01, "yogi": 0.01, "adaptive": 3.0}
-#: Weight of the past in the running means of "adaptive".
-MEMORY: Final = 0.9
 
 Array = NDArray[Any]
 
@@ -39,14 +38,11 @@ class ServerOptimiser(Noted):
              ``v <- beta2 * v + (1 - beta2) * d**2``;
              ``x <- x + lr * m / (sqrt(v) + tau)`` (FedAdam [1]_)
     ``yogi`` the same with ``v <- v - (1 - beta2) * d**2 * sign(v - d**2)`` (FedYogi [1]_)
-    ``adaptive`` ``x <- x + lr_t * d`` with ``lr_t`` from the noise of the step, see below
+    ``adaptive`` ``x <- x + lr_t * d``, ``lr_t`` from noise and curvature, see below
     ======== ==================================================================
 
-    ``adaptive`` takes long steps only where the round says what full participation would say.
-    With s the squared length of d and v its variance over draws, as the aggregator estimates it
-    (`cvrcore.aggregators.noise`), both averaged over rounds, s - v estimates the squared length
-    of the step of full participation. A quadratic falls fastest, on average, for a step length
-    in proportion to ``(s - v) / s``: ``lr_t = lr * (s - v) / s``, at least `min_lr`.
+    ``adaptive`` takes a long step only where the noise of the draw and the curvature of the loss
+    allow it, between `min_lr` and `lr`: `cvrcore.aggregators.step_length` has the rule.
 
     ``sgd`` with ``lr=1`` and without momentum returns the aggregated model to the bit. As in
     [1]_, v starts at ``tau**2`` and there is no correction of the bias of m and v;
@@ -69,6 +65,9 @@ class ServerOptimiser(Noted):
         Of "adam" and "yogi".
     min_lr : float
         Positive, at most `lr`; the shortest step of "adaptive".
+    caution : float
+        Positive; "adaptive" takes this part of the step that would end in the minimum along the
+        last direction.
 
     References
     ----------
@@ -94,6 +93,7 @@ class ServerOptimiser(Noted):
         tau: float = 1e-3,
         bias_correction: bool = False,
         min_lr: float = 1.0,
+        caution: float = CAUTION,
     ) -> None:
         self.kind: str = check_choice(kind, "kind", KINDS)
         self.lr = _positive(DEFAULT_LR[kind] if lr is None else lr, "lr")
@@ -106,9 +106,10 @@ class ServerOptimiser(Noted):
         self.min_lr = _positive(min_lr, "min_lr")
         if kind == "adaptive" and self.min_lr > self.lr:
             raise ValueError(f"min_lr must be at most lr ({self.lr:g}), got {min_lr:g}")
-        self.last_lr = self.lr  # of the last step
+        self.caution = _positive(caution, "caution")
+        self._rule = StepLength(self.lr, self.min_lr, self.caution)
         self._steps = 0
-        self._first: Arrays = []  # m; of "adaptive" the running means of s and v
+        self._first: Arrays = []  # m
         self._second: Arrays = []  # v
 
     @property
@@ -117,9 +118,15 @@ class ServerOptimiser(Noted):
         return self.kind == "sgd" and self.lr == 1.0 and not self.momentum
 
     @property
+    def last_lr(self) -> float:
+        """Length of the last step."""
+        return self._rule.last_lr
+
+    @property
     def nbytes(self) -> int:
         """Bytes kept between rounds."""
-        return sum(array.nbytes for array in (*self._first, *self._second))
+        kept = (*self._first, *self._second, self._rule.means, *self._rule.last)
+        return sum(array.nbytes for array in kept)
 
     @property
     def needs_noise(self) -> bool:
@@ -127,7 +134,11 @@ class ServerOptimiser(Noted):
         return self.kind == "adaptive"
 
     def step(
-        self, current: Sequence[Array], aggregated: Sequence[Array], noise: float | None = None
+        self,
+        current: Sequence[Array],
+        aggregated: Sequence[Array],
+        noise: float | None = None,
+        fresh: Sequence[Array] | None = None,
     ) -> Arrays:
         """Return the next model.
 
@@ -139,6 +150,9 @@ class ServerOptimiser(Noted):
             What an aggregator made of the models received; of the same shapes.
         noise : float, optional
             Variance of `aggregated` over draws, summed over coordinates: "adaptive" needs it.
+        fresh : list of arrays, optional
+            Mean update of this round's reports alone, of the same shapes; default: the
+            aggregated update. "adaptive" measures the curvature by it.
 
         Raises
         ------
@@ -152,7 +166,7 @@ class ServerOptimiser(Noted):
         if self.is_identity:
             return list(aggregated)
         if self.kind == "adaptive":
-            return self._adaptive_step(current, aggregated, noise)
+            return self._adaptive_step(current, aggregated, noise, fresh)
         kept = [array.shape for array in self._first]
         if self._first and kept != wanted:
             raise ValueError(f"current must be {kept}, as in the rounds before, got {wanted}")
@@ -173,33 +187,28 @@ class ServerOptimiser(Noted):
         return found
 
     def _adaptive_step(
-        self, current: Sequence[Array], aggregated: Sequence[Array], noise: float | None
+        self,
+        current: Sequence[Array],
+        aggregated: Sequence[Array],
+        noise: float | None,
+        fresh: Sequence[Array] | None,
     ) -> Arrays:
-        """Return the next model; the running means change only if it is finite."""
+        """Return the next model; the rule's state changes only if it is finite."""
         if noise is None or not noise >= 0:
             raise ValueError(f"noise must be a non-negative number, got {noise!r}")
-        length = sum(
-            float(np.square(np.subtract(after, before, dtype=np.float64)).sum())
-            for before, after in zip(current, aggregated, strict=True)
-            if np.asarray(before).dtype.kind == "f"
-        )
-        # A variance above the squared length says no more than that nothing is known.
-        newest = np.array([length, min(noise, length)])
-        old = self._first[0] if self._first else np.zeros(2)
-        means = MEMORY * old + (1 - MEMORY) * newest
-        known = 1.0 - means[1] / means[0] if means[0] > 0 else 0.0
-        lr = min(max(self.lr * known, self.min_lr), self.lr)
+        pairs = [(np.asarray(x), np.asarray(y)) for x, y in zip(current, aggregated, strict=True)]
+        moved = [y - x if x.dtype.kind == "f" else np.zeros(0, np.float32) for x, y in pairs]
+        step = self._rule.measure(moved, noise, moved if fresh is None else fresh)
         found = []
-        for one, other in zip(current, aggregated, strict=True):
-            before, after = np.asarray(one), np.asarray(other)
+        for (before, after), change in zip(pairs, moved, strict=True):
             if before.dtype.kind != "f":
                 found.append(after.copy())
                 continue
             with np.errstate(over="ignore", invalid="ignore"):  # refused below
-                found.append((before + lr * (after - before)).astype(before.dtype))
+                found.append((before + step.lr * change).astype(before.dtype))
         if not all(np.isfinite(array).all() for array in found):
-            raise ValueError(f"the server's step must be finite; lr {lr:g} may be too large")
-        self._first, self.last_lr = [means], lr
+            raise ValueError(f"the server's step must be finite; lr {step.lr:g} may be too large")
+        self._rule.take(step, moved)
         self._steps += 1
         return found
 
@@ -235,12 +244,19 @@ class ServerOptimiser(Noted):
 
     def state_dict(self) -> dict[str, Any]:
         """Return all state as arrays and plain values; settings are not part of it."""
-        return {
+        state = {
             "kind": self.kind,
             "steps": self._steps,
             "first": [array.copy() for array in self._first],
             "second": [array.copy() for array in self._second],
         }
+        if self.kind == "adaptive":
+            state |= {
+                "first": [self._rule.means.copy()] if self._rule.means.size else [],
+                "last": [array.copy() for array in self._rule.last],
+                "last_lr": self._rule.last_lr,
+            }
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned.
@@ -251,7 +267,10 @@ class ServerOptimiser(Noted):
             If it is of another kind, or damaged; nothing changes then.
         """
         first, second, steps = self._checked(state)
-        self._first, self._second, self._steps = first, second, steps
+        rule = StepLength(self.lr, self.min_lr, self.caution)
+        if self.kind == "adaptive":
+            first = _restore(rule, state, first)
+        self._first, self._second, self._steps, self._rule = first, second, steps, rule
 
     def _checked(self, state: Any) -> tuple[Arrays, Arrays, int]:
         if not isinstance(state, dict) or state.get("kind") != self.kind:
@@ -260,24 +279,13 @@ class ServerOptimiser(Noted):
         steps = state.get("steps")
         if type(steps) is not int or steps < 0:
             raise ValueError(f"steps must be a non-negative integer, got {steps!r}")
-        found = []
-        for name in ("first", "second"):
-            arrays = state.get(name)
-            if not isinstance(arrays, list) or not all(
-                isinstance(a, np.ndarray) and a.dtype.kind == "f" and np.isfinite(a).all()
-                for a in arrays
-            ):
-                raise ValueError(f"{name} must be a list of finite real arrays")
-            found.append([array.copy() for array in arrays])
-        first, second = found
+        first, second = (_finite_arrays(state, name) for name in ("first", "second"))
         if any((array < 0).any() for array in second):
             raise ValueError("second must be non-negative: it holds mean squares")
-        if self.kind == "adaptive" and (
-            second
-            or [a.shape for a in first] not in ([], [(2,)])
-            or any((a < 0).any() for a in first)
-        ):
-            raise ValueError("first must hold two non-negative running means")
+        if self.kind == "adaptive":
+            if second:
+                raise ValueError(f"second must be empty with kind 'adaptive', got {len(second)}")
+            _restore(StepLength(self.lr, self.min_lr), state, first)
         if self.kind == "sgd" and second:
             raise ValueError(f"second must be empty with kind 'sgd', got {len(second)} arrays")
         if self.kind in ("adam", "yogi") and [a.shape for a in first] != [a.shape for a in second]:
@@ -326,7 +334,10 @@ class ServedAggregator(Aggregator):
     ) -> Arrays:
         """Return the next model; see `Aggregator.aggregate`."""
         merged = self.inner.aggregate(current, updates, clients, weights, selection)
-        return self.server.step(current, merged, self.inner.noise) if len(updates) else merged
+        if not len(updates):
+            return merged
+        fresh, self.inner.fresh = self.inner.fresh, None  # as large as the model
+        return self.server.step(current, merged, self.inner.noise, fresh)
 
     @atomic
     def guard(self, guards: Guards | str | None) -> None:
@@ -356,6 +367,32 @@ class ServedAggregator(Aggregator):
         self.server._checked(server)  # before the aggregator inside takes anything over
         self.inner.load_state_dict(own)
         self.server.load_state_dict(server)
+
+
+def _finite_arrays(state: dict[str, Any], name: str, default: Any = None) -> Arrays:
+    arrays = state.get(name, default)
+    if not isinstance(arrays, list) or not all(
+        isinstance(a, np.ndarray) and a.dtype.kind == "f" and np.isfinite(a).all() for a in arrays
+    ):
+        raise ValueError(f"{name} must be a list of finite real arrays")
+    return [array.copy() for array in arrays]
+
+
+def _restore(rule: StepLength, state: dict[str, Any], first: Arrays) -> Arrays:
+    """Fill the rule "adaptive" from a state; return what is left of `first`: nothing."""
+    if [a.shape for a in first] not in ([], [(2,)], [(4,)]):
+        raise ValueError(f"first must hold four running means, got {[a.shape for a in first]}")
+    # Curvature, the third, has either sign.
+    if any((a[:2] < 0).any() or (a[3:] < 0).any() for a in first):
+        raise ValueError("first must hold non-negative means of lengths, variances and steps")
+    last_lr = state.get("last_lr", rule.shortest)
+    if not isinstance(last_lr, float) or not (last_lr > 0 and np.isfinite(last_lr)):
+        raise ValueError(f"last_lr must be a positive number, got {last_lr!r}")
+    rule.last_lr, rule.last = float(last_lr), _finite_arrays(state, "last", [])
+    if first:
+        # States of earlier versions hold the first two means alone, and no last update.
+        rule.means = np.concatenate([first[0], np.zeros(4 - first[0].size)])
+    return []
 
 
 def _positive(value: float, name: str) -> float:
