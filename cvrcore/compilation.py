@@ -29,8 +29,7 @@ def compile(dtypes: tuple[str, ...] = ("float64", "float32")) -> float:
     """Compile every kernel now instead of in the first rounds; return the seconds it took.
 
     Numba keeps the machine code on disk, so that later processes load it. With the Cython
-    extension there is nothing to compile, except for the few kernels without a Cython twin,
-    which are compiled when a policy first needs them.
+    extension there is nothing to compile.
 
     Parameters
     ----------
@@ -52,7 +51,7 @@ def compile(dtypes: tuple[str, ...] = ("float64", "float32")) -> float:
             for options in _ROUNDS:
                 _run_rounds(dtype, _SMALL | options)
         variance_reduction(np.eye(3)[None])
-        _run_twinless()
+        _run_other_policies()
     return time.perf_counter() - began
 
 
@@ -67,8 +66,8 @@ def _run_rounds(dtype: str, options: dict[str, Any]) -> None:
         selector.observe(picked.clients, rng.normal(size=(len(picked), options["n_features"])))
 
 
-def _run_twinless() -> None:
-    """Run the kernels that Numba compiles under both backends."""
+def _run_other_policies() -> None:
+    """Run the kernels that FedCVR-Bolt does not use."""
     from .draws.pivotal import pivotal_sample
     from .selectors.divfl import DivFLSelector
 

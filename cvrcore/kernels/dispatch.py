@@ -33,22 +33,18 @@ KERNELS = {
     "draw_one_each": "draws",
     "law_tops": "draws",
     "sort_by_label": "draws",
+    "assignment_costs": "facility",
+    "lazy_greedy": "facility",
     "kmeans": "kmeans",
     "add_points": "lloyd",
     "nearest_centres": "lloyd",
     "fold_block": "packed",
     "pack_block": "packed",
     "read_packed": "packed",
-    "filter_block": "subspace",
-    "ritz": "subspace",
-}
-
-#: Kernels without a Cython twin: Numba compiles them under both backends.
-NUMBA_ONLY = {
-    "assignment_costs": "facility",
-    "lazy_greedy": "facility",
     "build_tree": "pivotal",
     "local_pivotal": "pivotal",
+    "filter_block": "subspace",
+    "ritz": "subspace",
 }
 
 
@@ -91,14 +87,26 @@ def compiled(subject: str) -> ModuleType | None:
     return module
 
 
+def _numba_module(subject: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"{__package__}.{subject}")
+    except ModuleNotFoundError as error:
+        if error.name != "numba":
+            raise
+        raise ImportError(
+            "the Cython kernels of cvrcore are not used (not built, or CVRCORE_BACKEND=numba), and "
+            "Numba is missing: install the extra 'numba', or reinstall with CVRCORE_EXT=require",
+            name="numba",
+        ) from None
+
+
 def __getattr__(name: str) -> Any:
-    if name not in KERNELS and name not in NUMBA_ONLY:
+    if name not in KERNELS:
         raise AttributeError(f"no kernel is called {name!r}")
-    subject = NUMBA_ONLY.get(name) or KERNELS[name]
-    if backend() == "cython" and name in KERNELS:
-        module = importlib.import_module("cvrcore_ext").load(subject)
+    if backend() == "cython":
+        module = importlib.import_module("cvrcore_ext").load(KERNELS[name])
     else:
-        module = importlib.import_module(f"{__package__}.{subject}")
+        module = _numba_module(KERNELS[name])
     kernel = getattr(module, name)
     globals()[name] = kernel
     return kernel

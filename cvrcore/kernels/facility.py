@@ -1,4 +1,4 @@
-"""Kernels of greedy facility location; compiled by Numba alone, under both backends.
+"""Kernels of greedy facility location; Cython twin: ``cvrcore_ext/facility.pyx``.
 
 Callers have validated shapes and dtypes. BLOCK terms are added in pairs, then halves, in
 float32, and blocks in float64: loops of fixed length that vectorise in a fixed order, so that

@@ -1,4 +1,4 @@
-"""Kernels of the local pivotal method; compiled by Numba alone, under both backends.
+"""Kernels of the local pivotal method; Cython twin: ``cvrcore_ext/pivotal.pyx``.
 
 Callers have validated shapes and dtypes. Points lie in a balanced k-d tree of leaves with few
 points: node i has the children 2 i + 1 and 2 i + 2. A decided point leaves its leaf, so that
