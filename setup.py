@@ -1,8 +1,12 @@
 """Builds the optional Cython kernels; everything else is in pyproject.toml.
 
-CVRCORE_EXT=auto     build the kernels if a compiler works (default)
-CVRCORE_EXT=require  fail if the kernels cannot be built
+CVRCORE_EXT=auto     build the kernels if a C compiler works (default)
+CVRCORE_EXT=require  fail if there is no C compiler that works
 CVRCORE_EXT=skip     do not build; the Numba kernels are used
+
+A build without kernels requires Numba, one with kernels does not. The list of requirements is
+made before anything is compiled, so that a compiler is tried out first, on a small module;
+if it works, a kernel that then fails to compile ends the build.
 
 Modules are compiled in parallel. Built modules are kept in a cache, so that a second environment
 or clone on the same machine copies them: CVRCORE_BUILD_CACHE=FOLDER (default:
@@ -16,9 +20,10 @@ import platform
 import shutil
 import sysconfig
 import tempfile
+import tomllib
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
 
 SUBJECTS = (
@@ -26,9 +31,11 @@ SUBJECTS = (
     "convolution",
     "covariance",
     "draws",
+    "facility",
     "kmeans",
     "lloyd",
     "packed",
+    "pivotal",
     "subspace",
 )
 # No contraction and no fast-math: a fused or reordered sum would differ from Numba's.
@@ -124,8 +131,33 @@ class BuildKernels(build_ext):
             self.cache.keep(built)
 
 
+#: The kernels use vectors as GCC and Clang know them.
+PROBE = """
+#include <Python.h>
+typedef double lanes __attribute__((vector_size(16)));
+PyObject *PyInit_probe(void) { lanes a = {0.0, 0.0}; return a[0] > 0.0 ? Py_None : NULL; }
+"""
+
+
+def compiler_works():
+    """Return whether a small module can be compiled and linked."""
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch) / "probe.c"
+        source.write_text(PROBE)
+        probe = Extension("probe", [str(source)], extra_compile_args=FLAGS)
+        command = build_ext(Distribution({"name": "probe", "ext_modules": [probe]}))
+        command.build_lib = command.build_temp = scratch
+        command.ensure_finalized()
+        try:
+            command.run()
+        except Exception as error:  # each compiler class raises errors of its own
+            print(f"cvrcore: no C compiler works: {error}")
+            return False
+    return True
+
+
 def kernels(mode):
-    """Return one extension per kernel module and instruction set."""
+    """Return one extension per kernel module and instruction set; none without a compiler."""
     import Cython
     from Cython.Build import cythonize
 
@@ -161,10 +193,22 @@ def kernels(mode):
     if {module.name for module in found} == set(found_in_cache):
         BuildKernels.cached = found_in_cache
         return found  # nothing to compile: sources are not read
+    if not compiler_works():
+        if mode == "require":
+            raise SystemExit("CVRCORE_EXT=require, but no C compiler works: see the lines above")
+        return []
     modules = cythonize(found, compiler_directives=directives)
-    for module in modules:  # cythonize drops the `optional` flag
-        module.optional = mode == "auto" or ".base." not in module.name
+    for module in modules:  # a compiler may not know the newer instruction sets
+        module.optional = ".base." not in module.name  # cythonize drops the flag
     return modules
+
+
+def requirements(has_kernels):
+    """Return the packages that the build needs at run time."""
+    with open("pyproject.toml", "rb") as file:
+        settings = tomllib.load(file)
+    needed = settings["tool"]["cvrcore"]["dependencies"]
+    return needed if has_kernels else needed + settings["project"]["optional-dependencies"]["numba"]
 
 
 mode = os.environ.get("CVRCORE_EXT", "auto")
@@ -178,6 +222,7 @@ except ImportError:
     modules = []
 setup(
     ext_modules=modules,
+    install_requires=requirements(bool(modules)),
     cmdclass={"build_ext": BuildKernels},
     options={"build_ext": {"parallel": os.cpu_count() or 1}},
 )

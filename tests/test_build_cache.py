@@ -33,6 +33,18 @@ def cythonize(modules, **options):
         module.sources = [str(source)]
     return modules
 """
+PYPROJECT = """
+[project]
+name = "small"
+version = "1.0"
+dynamic = ["dependencies"]
+
+[project.optional-dependencies]
+numba = ["numba>=0.61"]
+
+[tool.cvrcore]
+dependencies = ["numpy>=2.0"]
+"""
 
 
 @pytest.fixture
@@ -58,14 +70,15 @@ def checkout(tmp_path):
         )
         assert n == 1
         (tree / "setup.py").write_text(setup)
+        (tree / "pyproject.toml").write_text(PYPROJECT)
         return tree
 
     return make
 
 
-def build(tree, cache, **settings):
-    done = subprocess.run(
-        [sys.executable, "setup.py", "build_ext", "--inplace"],
+def run_setup(tree, cache, *command, **settings):
+    return subprocess.run(
+        [sys.executable, "setup.py", *command],
         cwd=tree,
         env={
             **os.environ,
@@ -79,6 +92,10 @@ def build(tree, cache, **settings):
         timeout=120,
         check=False,
     )
+
+
+def build(tree, cache, **settings):
+    done = run_setup(tree, cache, "build_ext", "--inplace", **settings)
     assert done.returncode == 0, done.stderr
     compiled = (tree / "calls.txt").exists()
     (tree / "calls.txt").unlink(missing_ok=True)
@@ -115,3 +132,35 @@ def test_damaged_cache_is_built_again(checkout, tmp_path):
 def test_cache_that_cannot_be_written_fails_nothing(checkout, tmp_path):
     (tmp_path / "file").write_text("in the way")
     assert build(checkout("first"), tmp_path / "file" / "cache")
+
+
+def requirements(tree, **settings):
+    """Return what the metadata of a build require without an extra."""
+    done = run_setup(tree, "off", "-q", "egg_info", **settings)
+    assert done.returncode == 0, done.stderr
+    lines = (tree / "small.egg-info" / "requires.txt").read_text().split()
+    return lines[: lines.index("[numba]")]
+
+
+def test_numba_is_required_where_no_kernels_are_built(checkout):
+    assert requirements(checkout("first")) == ["numpy>=2.0"]
+    assert requirements(checkout("auto"), CVRCORE_EXT="auto") == ["numpy>=2.0"]
+    both = ["numpy>=2.0", "numba>=0.61"]
+    assert requirements(checkout("skip"), CVRCORE_EXT="skip") == both
+    assert requirements(checkout("none"), CVRCORE_EXT="auto", CC="false") == both
+
+
+def test_required_kernels_without_a_compiler_end_the_build(checkout):
+    done = run_setup(checkout("first"), "off", "egg_info", CC="false")
+    assert done.returncode != 0
+    assert "CVRCORE_EXT=require, but no C compiler works" in done.stderr
+
+
+def test_a_kernel_that_fails_to_compile_ends_the_build(checkout):
+    """Its metadata, made earlier, do not require Numba: going on would leave nothing to use."""
+    tree = checkout("first")
+    stand_in = tree.parent / "site" / "Cython" / "Build" / "__init__.py"
+    stand_in.write_text(CYTHONIZE.replace("#include <Python.h>", "#error broken"))
+    done = run_setup(tree, "off", "build_ext", "--inplace", CVRCORE_EXT="auto")
+    assert done.returncode != 0
+    assert "broken" in done.stderr

@@ -1,4 +1,4 @@
-"""A build with Cython kernels works where Numba is not installed: every policy, in a new process."""
+"""A build with Cython kernels works where Numba is not installed: every policy."""
 
 import os
 import subprocess
