@@ -1,21 +1,35 @@
-# Two commands for newcomers: `make demo` and `make test`. Each sets up what it needs in .venv;
-# the frameworks, which hold back versions of other packages, live in .venv-frameworks.
+# Two commands for newcomers: `make demo` and `make test`. Each sets up what it needs in .venv, the
+# demo less than the tests; the frameworks, which hold back versions of other packages, live in
+# .venv-frameworks, the tools of a release in .venv-dist.
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+DEMO_STAMP := $(VENV)/.installed-demo
+PACKAGES := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALL := $(PACKAGES) --editable
+# Prints the packages of extras: those are added without building cvrcore once more.
+EXTRA := -c "import sys, tomllib; found = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; print(*(line for name in sys.argv[1:] for line in found[name]), sep='\n')"
+DIST := .venv-dist
+DIST_RUN := $(DIST)/bin/python
+DIST_STAMP := $(DIST)/.installed
 FRAMEWORKS := .venv-frameworks
 FRAMEWORKS_RUN := $(FRAMEWORKS)/bin/python
 FRAMEWORKS_STAMP := $(FRAMEWORKS)/.installed
 
-.PHONY: demo test test-frameworks test-matrix test-kernels coverage mutants fuzz soak capture audit bench bench-check bench-full bench-fl lint settings clean setup
+.PHONY: demo test test-core test-frameworks test-appfl test-matrix test-kernels coverage mutants fuzz soak capture audit bench bench-check bench-full bench-fl lint settings clean setup dist dist-check
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard cvrcore_ext/*.pyx cvrcore_ext/*.h)
+$(DEMO_STAMP): pyproject.toml setup.py constraints.txt $(wildcard cvrcore_ext/*.pyx cvrcore_ext/*.h)
+	@echo "Installing cvrcore, PyTorch and matplotlib into $(VENV) (1 to 3 minutes: downloads, and kernels are compiled)..."
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
-	$(RUN) $(INSTALL) ".[fl,report,dev]"
+	$(RUN) $(INSTALL) ".[fl,report]"
+	touch $@
+
+$(STAMP): $(DEMO_STAMP)
+	@echo "Installing what the tests need into $(VENV) (about a minute)..."
+	$(RUN) $(EXTRA) dev | $(RUN) $(PACKAGES) --requirement /dev/stdin
 	touch $@
 
 # Kernels built for .venv serve here too. An extra that cannot be installed is named, and its
@@ -31,12 +45,19 @@ $(FRAMEWORKS_STAMP): pyproject.toml setup.py constraints.txt
 	fi
 
 # 100 clients, 10 picked a round, as in the paper; method against method on the same five seeds.
-demo: $(STAMP)
+demo: $(DEMO_STAMP)
 	$(VENV)/bin/cvrcore compare fedavg fedcvr-bolt fedavg-memory cvr-steady --clients 100 \
 		--select 10 --target 0.9 --seeds 5 --out runs/demo-digits
 
 test: $(STAMP)
 	$(RUN) -m pytest --numprocesses 2
+
+# The core without PyTorch, so that a new Python does not wait for it: make test-core PYTHON=python3.13
+test-core:
+	test -x .venv-core/bin/python || $(PYTHON) -m venv .venv-core
+	@echo "Installing the core and what its tests need into .venv-core (about 2 minutes)..."
+	.venv-core/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	.venv-core/bin/python -m pytest -q tests --ignore tests/fl --ignore tests/frameworks --ignore tests/test_bench.py
 
 # One process: a Ray cluster of one test process must not be found by another.
 test-frameworks: $(FRAMEWORKS_STAMP)
@@ -94,10 +115,23 @@ lint: $(STAMP)
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
+# sdist and wheel in dist/, from the tracked files; `dist-check` installs and tries them out.
+$(DIST_STAMP): pyproject.toml
+	@echo "Installing what a release needs into $(DIST) (about half a minute)..."
+	test -x $(DIST_RUN) || $(PYTHON) -m venv $(DIST)
+	$(DIST_RUN) $(EXTRA) release | $(DIST_RUN) -m pip install --quiet --disable-pip-version-check --requirement /dev/stdin
+	touch $@
+
+dist: $(DIST_STAMP)
+	.ci/dist build
+
+dist-check: dist
+	.ci/dist check
+
 settings: $(STAMP)  # docs/settings.md from the config classes
 	$(RUN) -m fl.settings_page
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) .venv-matrix .venv-audit build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(FRAMEWORKS) .venv-core $(DIST) .venv-matrix .venv-audit build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find cvrcore cvrcore_ext fl bench tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	find cvrcore_ext -name '*.so' -delete
