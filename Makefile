@@ -63,6 +63,18 @@ test-core:
 test-frameworks: $(FRAMEWORKS_STAMP)
 	$(FRAMEWORKS_RUN) -m pytest tests/frameworks
 
+# An environment of its own: APPFL and Flower want different versions of the same packages.
+.venv-appfl/.installed: pyproject.toml constraints.txt tests/frameworks/appfl.txt
+	test -x .venv-appfl/bin/python || $(PYTHON) -m venv .venv-appfl
+	@echo "Installing APPFL into .venv-appfl (1 to 2 minutes)..."
+	.venv-appfl/bin/python $(PACKAGES) --requirement tests/frameworks/appfl.txt
+	.venv-appfl/bin/python $(EXTRA) dev | .venv-appfl/bin/python $(PACKAGES) --requirement /dev/stdin scipy threadpoolctl
+	.venv-appfl/bin/python $(PACKAGES) --no-deps appfl
+	touch $@
+
+test-appfl: .venv-appfl/.installed
+	.venv-appfl/bin/python -m pytest tests/frameworks/test_appfl.py
+
 test-matrix: $(STAMP)  # both backends, no compiler, one and two threads, float32, old and new versions
 	.ci/matrix
 
@@ -132,6 +144,6 @@ settings: $(STAMP)  # docs/settings.md from the config classes
 	$(RUN) -m fl.settings_page
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) .venv-core $(DIST) .venv-matrix .venv-audit build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(FRAMEWORKS) .venv-appfl .venv-core $(DIST) .venv-matrix .venv-audit build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find cvrcore cvrcore_ext fl bench tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	find cvrcore_ext -name '*.so' -delete

@@ -13,7 +13,7 @@ import pytest
 import cvrcore
 
 ROOT = Path(__file__).parents[1]
-FRAMEWORKS = re.compile(r"integrations\.(flower|nvflare|fluke|pfl)")  # make test-frameworks
+FRAMEWORKS = re.compile(r"integrations\.(flower|nvflare|fluke|pfl|appfl)")  # make test-frameworks
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(cvrcore.__path__, "cvrcore.")

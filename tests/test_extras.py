@@ -21,6 +21,7 @@ ADAPTERS = [
     ("nvflare", "nvflare", "2.5", "nvflare"),
     ("nvflare_tasks", "nvflare", "2.5", "nvflare"),
     ("pfl", "pfl", "0.6", "pfl"),
+    ("appfl", "appfl", "1.12", "appfl"),
 ]
 
 
