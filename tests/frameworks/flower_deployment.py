@@ -166,10 +166,10 @@ class Deployment:
         nodes = json.loads(self.flwr("supernode", "list", "here", "--format", "json"))["nodes"]
         return {node["node-id"] for node in nodes if node["status"] == "online"}
 
-    def run(self, timeout=1200, **config):
-        """Run the example; return who was picked and who failed, round by round."""
+    def run(self, timeout=1200, app="examples", **config):
+        """Run an example; return who was picked and who failed, round by round."""
         settings = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-        app = str(ROOT / "examples")
+        app = str(ROOT / app)
         said = self.flwr("run", app, "here", "--stream", "--run-config", settings, timeout=timeout)
         shown = r"round +\d+: clients (\[.*?\])(?:, failed ({.*}))?$"
         lines = re.findall(shown, said, re.MULTILINE)

@@ -105,6 +105,14 @@ def test_clients_are_known_again_after_everything_was_restarted(keys, second):
     assert [picked for picked, _ in found] == plain_loop("fedcvr-bolt", legs=[2, 2])
 
 
+def test_the_template_runs_as_it_is_printed(second):
+    """Its pyproject, its package and its settings, on the same nodes."""
+    deployment, _, _ = second
+    found = deployment.run(app="examples/flower_app", rounds=2, clients=3, select=2)
+    assert [failed for _, failed in found] == [{}, {}]
+    assert all(len(set(picked)) == 2 and set(picked) <= {0, 1, 2} for picked, _ in found)
+
+
 def test_a_node_killed_while_it_trains_is_reported_as_failed_and_delays_no_other(second):
     deployment, _, _ = second
     busy, seen = "Receiving: train message", deployment.log("eve", whole=True)
