@@ -30,6 +30,8 @@ VARIANTS = {
         {"preset": "scripts", "recluster_every": 3},
         {"within": "neyman", "places": "neyman", "n_coalitions": "eigengap"},
         {"within": "size", "n_coalitions": 3},
+        {"within": "size", "n_coalitions": 3, "balance": "within"},
+        {"balance": "across"},
     ],
 }
 GUARDED = {"max_share": 1.3, "min_share": 0.3, "max_norm": "median", "max_loss": "median"}

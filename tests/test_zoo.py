@@ -20,7 +20,7 @@ from cvrcore.testing.policy_under_test import PolicyUnderTest
 
 NEW = {
     "pivotal": [{}],
-    "drift": [{}, {"design": "poisson"}],
+    "drift": [{}, {"design": "poisson"}, {"design": "pivotal"}],
     "optimal": [{}, {"design": "poisson"}, {"form": "approximate"}],
     "k-vib": [{}, {"design": "poisson"}],
     "multinomial": [{}, {"design": "systematic"}],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from ..kernels import dispatch
 from ..selection import Selection
 from ..validation import Float, Ids, Mask
 from .allocation import SIZE_LAWS, neyman_places, size_law
+from .balanced import draw_balanced, inclusion_across, inclusion_within
 from .laws import TIE, Groups, draw, inclusion_of, log_law, places_of, probabilities_of
 
 SCORES: Final = ("raw", "zscore", "log")
@@ -29,17 +31,21 @@ def draw_selection(
     weights: Float | None = None,
     distances: Float | None = None,
     places: str = "even",
+    balance: str | None = None,
+    rows: Float | None = None,
 ) -> Selection:
     """Draw one client from each coalition: Algorithm 1, lines 7 to 9; inputs are checked.
 
     A coalition without an eligible client gives its place to the one with most to spare; with
     fewer coalitions than places, `places` says who gets more. `weights` are the sample
     counts, needed by the laws of `cvrcore.draws.allocation`; so are `distances` by Neyman's.
+    `balance` spreads the clients over `rows`, see `cvrcore.draws.balanced`.
     """
     scores = scores.copy()  # as they are now: `inclusion` may be worked out after `observe`
     scaled = transform_scores(scores, labels, score)
     law = Law.of(scaled, labels, eligible, temperature) if within == "boltzmann" else None
-    if law is not None and places == "even" and law.gives_one_each(n_select):  # the usual case
+    simple = law is not None and places == "even" and balance != "across"
+    if simple and law is not None and law.gives_one_each(n_select):  # the usual case
         return Selection(
             clients=law.draw(labels, eligible, rng),
             coalitions=labels,
@@ -63,12 +69,23 @@ def draw_selection(
     probabilities = (
         probabilities_of(log_weights, groups, labels.size) if law is None else law.probabilities
     )
+    inclusion: Float | Callable[[], Float]
+    if balance is None:
+        clients = draw(log_weights, scaled, groups, n_places, rng)
+        inclusion = inclusion_of(probabilities, log_weights, scaled, groups, n_places)
+    else:
+        assert rows is not None
+        if balance == "within":
+            chances = inclusion_within(log_weights, groups, n_places)
+        else:
+            chances = inclusion_across(within, probabilities, groups, n_select, weights, distances)
+        clients, inclusion = draw_balanced(chances, rows, groups, rng)
     return Selection(
-        clients=draw(log_weights, scaled, groups, n_places, rng),
+        clients=clients,
         coalitions=labels,
         scores=scores,
         probabilities=probabilities,
-        inclusion=inclusion_of(probabilities, log_weights, scaled, groups, n_places),
+        inclusion=inclusion,
         round=round,
     )
 

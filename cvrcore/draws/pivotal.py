@@ -84,10 +84,59 @@ def pivotal_pairs(
     The smaller the distance, the better the balance: it tells what approximate neighbours
     lose against exact ones.
     """
+    values, distance = _decided(inclusion, features, rng, neighbours, settle=True)
+    return np.flatnonzero(values > 0.5), distance
+
+
+def stratified_pivotal(
+    inclusion: Float,
+    features: Float,
+    strata: Ids,
+    rng: np.random.Generator,
+    neighbours: str = "auto",
+) -> Ids:
+    """Draw a sample that is balanced over strata, and spatially balanced inside each.
+
+    Clients compete inside their stratum first, until at most one of it is undecided; these
+    then compete across strata. So a stratum whose probabilities sum to s has s clients, rounded
+    down or up, the whole sample has the size of the whole sum, and inclusion is exact.
+
+    Parameters
+    ----------
+    inclusion, features, rng, neighbours
+        See `pivotal_sample`.
+    strata : ndarray of int64, shape (n,)
+        Stratum of each client, from 0.
+
+    Examples
+    --------
+    >>> features, strata = np.arange(6.0)[:, None], np.array([0, 0, 0, 1, 1, 1])
+    >>> drawn = stratified_pivotal(np.full(6, 0.5), features, strata, np.random.default_rng(0))
+    >>> drawn.size, sorted(np.bincount(strata[drawn]).tolist())
+    (3, [1, 2])
+    """
+    values = np.array(inclusion, dtype=np.float64)
+    order = np.argsort(strata, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(strata[order])) + 1):
+        values[members], _ = _decided(
+            values[members], features[members], rng, neighbours, settle=False
+        )
+    left = np.flatnonzero((values > 0.0) & (values < 1.0))
+    values[left], _ = _decided(values[left], features[left], rng, neighbours, settle=True)
+    return np.flatnonzero(values > 0.5)
+
+
+def _decided(
+    inclusion: Float, features: Float, rng: np.random.Generator, neighbours: str, *, settle: bool
+) -> tuple[Float, float]:
+    """Return 1 for clients in the sample, 0 for others, and the mean distance of pairs.
+
+    Without `settle` the last client keeps what is left of the probabilities.
+    """
+    decided = np.array(inclusion, dtype=np.float64)
     undecided = np.flatnonzero((inclusion > 0.0) & (inclusion < 1.0))
-    chosen = inclusion >= 1.0
     if undecided.size == 0:
-        return np.flatnonzero(chosen), 0.0
+        return decided, 0.0
     # A random order decides between neighbours at equal distance.
     undecided = rng.permutation(undecided)
     n = undecided.size
@@ -106,9 +155,9 @@ def pivotal_pairs(
     values = inclusion[undecided][order].astype(np.float64)
     uniforms = rng.random((2, n))
     budget = BUDGET if approximate else n
-    total = dispatch.local_pivotal(points[order], values, uniforms, budget, starts, boxes)
-    chosen[undecided[order[values > 0.5]]] = True
-    return np.flatnonzero(chosen), float(total) / max(n - 1, 1)
+    total = dispatch.local_pivotal(points[order], values, uniforms, budget, starts, boxes, settle)
+    decided[undecided[order]] = values
+    return decided, float(total) / max(n - 1, 1)
 
 
 def _directions(rows: Float, approximate: bool) -> Float:

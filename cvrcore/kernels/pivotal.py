@@ -164,7 +164,7 @@ def _nearest(points, slots, starts, counts, boxes, own, leaf, budget, stack):
 
 
 @njit
-def local_pivotal(points, inclusion, uniforms, budget, starts, boxes):
+def local_pivotal(points, inclusion, uniforms, budget, starts, boxes, settle):
     """Decide who is in the sample: inclusion probabilities become 0 or 1, in place.
 
     A random undecided point meets its nearest undecided neighbour; one of the two is decided,
@@ -182,6 +182,9 @@ def local_pivotal(points, inclusion, uniforms, budget, starts, boxes):
         Points that a search looks at before it settles for the nearest so far.
     starts, boxes
         Of `build_tree`.
+    settle : bool
+        Whether the last point is decided too, where the probabilities do not sum to a whole
+        number; otherwise it keeps the rest of the probability.
 
     Returns
     -------
@@ -241,6 +244,6 @@ def local_pivotal(points, inclusion, uniforms, budget, starts, boxes):
         rest = inclusion[i]
         if abs(rest - round(rest)) < 1e-6:  # the probabilities sum to a whole number
             inclusion[i] = float(round(rest))
-        else:
+        elif settle:
             inclusion[i] = 1.0 if uniforms[1, step] < rest else 0.0
     return total

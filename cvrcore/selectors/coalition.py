@@ -168,6 +168,8 @@ class CoalitionSelector(CoalitionState):
             weights=self.weights,
             distances=self._distances(labels),
             places=self.rule.places,
+            balance=self.rule.balance,
+            rows=self._rows,
         )
 
     def _distances(self, labels: Ids) -> Float | None:

@@ -221,6 +221,8 @@ class CoalitionState(Selector):
             )
         if rule.places != "even":
             config["places"] = rule.places
+        if rule.balance is not None:
+            config["balance"] = rule.balance
         if solver.eigensolver != "auto":
             config["eigensolver"] = solver.eigensolver
         return {

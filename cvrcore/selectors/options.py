@@ -9,6 +9,7 @@ from ..clustering.affinity import KERNELS, check_gamma
 from ..clustering.coalition_count import COUNTS
 from ..covariance.pairs import PREDICTORS
 from ..draws.allocation import PLACES, SIZE_LAWS
+from ..draws.balanced import BALANCES
 from ..draws.coalition_draw import SCORES
 from ..draws.laws import LAWS
 from ..runtime.sizes import CLUSTERINGS, EIGENSOLVERS, LANDMARKS, STORES
@@ -49,6 +50,13 @@ class Rule:
     places : {"even", "neyman"}
         Which coalitions get the places that are left when there are fewer coalitions than P:
         those with most clients to spare, or those of largest variance.
+    balance : {"within", "across"}, optional
+        Spread the clients over their rows by the local pivotal method, ours, see
+        `cvrcore.draws.balanced`: inside each coalition that has several places, which is so
+        with fewer coalitions than P; or over all clients, where each coalition gets its
+        expected number rounded down or up. ``Selection.inclusion`` is in proportion to the law
+        `within`, capped at 1. "across" leaves `places` at "even". Default: successive draws, as
+        in the paper.
     """
 
     kernel: str = "rbf"
@@ -60,6 +68,7 @@ class Rule:
     within: str = "boltzmann"
     n_coalitions: int | str | None = None
     places: str = "even"
+    balance: str | None = None
 
     def __post_init__(self) -> None:
         check_choice(self.kernel, "kernel", KERNELS)
@@ -78,6 +87,13 @@ class Rule:
         elif self.n_coalitions is not None:
             _set(self, "n_coalitions", check_count(self.n_coalitions, "n_coalitions"))
         check_choice(self.places, "places", PLACES)
+        if self.balance is not None:
+            check_choice(self.balance, "balance", BALANCES)
+        if self.balance == "across" and self.places != "even":
+            raise ValueError(
+                "places must be 'even' with balance 'across', which has no whole places, "
+                f"got {self.places!r}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
