@@ -130,11 +130,14 @@ class Fleet:
         probed: NDArray[np.int64],
         models_sent: int = 1,
         models_returned: int = 1,
+        trains_first: bool = False,
     ) -> RoundTimes:
         """Return the times of round `t`; the clock does not move.
 
         Probed clients are asked first: they download the model and measure it, all at once, and
-        the picked ones among them need not download it again.
+        the picked ones among them need not download it again. With `trains_first` they train for
+        the probe, and the picked ones only upload then: the round lasts as long as the slowest
+        client that was asked, and the uploads after it.
         """
         config, n_clients = self._config, len(self.speed)
         rng = self._streams.generator("fleet", ROUND, t)
@@ -143,14 +146,18 @@ class Fleet:
         compute = self._work / self.speed * jitter
         download = self._model_bytes / self.bandwidth
         upload = models_returned * download / config.upload_share
-        asked = FORWARD * compute + download + 2 * config.latency
         has_model = np.isin(picked, probed)
-        times = (
-            (models_sent - has_model) * download[picked]
-            + self._epochs * compute[picked]
-            + upload[picked]
-            + 2 * config.latency
-        )
+        if trains_first:
+            asked = models_sent * download + self._epochs * compute + 2 * config.latency
+            times = upload[picked] + 2 * config.latency
+        else:
+            asked = FORWARD * compute + download + 2 * config.latency
+            times = (
+                (models_sent - has_model) * download[picked]
+                + self._epochs * compute[picked]
+                + upload[picked]
+                + 2 * config.latency
+            )
         lost = drops[picked] < self.lost_chance[picked]
         ends = np.where(lost, moments[picked] * times, times)
         if config.deadline is not None:

@@ -31,6 +31,7 @@ class Meter:
         with_losses: bool,
         n_diverged: int = 0,
         models_returned: int = 1,
+        trains_first: bool = False,
     ) -> dict[str, Any]:
         """Count one round and return its part of the record.
 
@@ -38,15 +39,18 @@ class Meter:
         ``probe_bytes`` is the part that would not have been sent without the probe. A
         client that drops out has downloaded but not uploaded; one of the `n_diverged` whose
         model diverged has uploaded it too. `models_sent` and `models_returned` count vectors of
-        the model's size for each client. ``entropy`` is that of the
+        the model's size for each client. With `trains_first` the probed clients have trained, so
+        that they have downloaded all that training needs; ``probe_trained`` counts those that
+        trained and were not picked, whose work is lost. ``entropy`` is that of the
         shares of all picks so far, in nats: log(n_clients) when all were picked alike.
         """
         picked = selection.clients
         self._times_picked[picked] += 1
         only_probed = np.setdiff1d(probed, picked).size
-        probe_bytes = only_probed * self._model_bytes + probed.size * SCALAR
+        for_probe = only_probed * (models_sent if trains_first else 1)
+        probe_bytes = for_probe * self._model_bytes + probed.size * SCALAR
         upload = models_returned * self._model_bytes + (SCALAR if with_losses else 0)
-        downloads = picked.size * models_sent + only_probed
+        downloads = picked.size * models_sent + for_probe
         return {
             "available": int(eligible.sum()),
             "picked": picked.tolist(),
@@ -57,6 +61,7 @@ class Meter:
             "uplink": (reported.size + n_diverged) * upload + probed.size * SCALAR,
             "probed": int(probed.size),
             "probe_bytes": probe_bytes,
+            **({"probe_trained": int(only_probed)} if trains_first else {}),
             "covered": int((self._times_picked > 0).sum()),
             "entropy": entropy(self._times_picked),
             **self._coalitions(selection, eligible),

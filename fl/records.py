@@ -31,8 +31,8 @@ CLIENTS: Final = ("picked", "reported", "failed")
 #: Entries of a round that are one number each, where they are there.
 NUMBERS: Final = (
     "accuracy", "ari", "available", "covered", "downlink", "entropy", "gap", "loss", "mse",
-    "probe_bytes", "probed", "simulated_clock", "simulated_seconds", "tv_max", "tv_mean",
-    "uplink", "warmup", "worst_decile",
+    "probe_bytes", "probe_trained", "probed", "simulated_clock", "simulated_seconds", "tv_max",
+    "tv_mean", "uplink", "warmup", "worst_decile",
 )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from .evaluation import Deployment, evaluate, training_losses
 from .flat import FlatModule, Layout, Vector
 from .fleet import Fleet
 from .history import TIMING, Record
+from .local_work import LocalRound, LocalWork
 from .meter import Meter
 from .models import DEFAULT_MODEL, MODELS
 from .optimiser import rate
@@ -174,25 +175,25 @@ class Server:
 
     def _train(self, t: int, reachable: np.ndarray) -> Record:
         selector, algorithm = self.policy.in_round(), self.algorithm
-        probed, losses = self._probe(selector, reachable)
+        lr = rate(self.config.training, t, self.config.rounds)
+        statistic = selector.loss_statistic
+        if statistic is None and self.config.record_losses:
+            statistic = "mean"
+        round = LocalRound(t, lr, statistic)
+        work = LocalWork(self.engine, algorithm, self.carried, round)
+        probed, losses = self._probe(selector, reachable, work)
         with self._timed("select"):
             selection = selector.select(reachable, losses, **self._context(selector))
         dropped = self.availability.dropped(t)[selection.clients]
         times = None
+        trains_first = "probed_norms" in selector.needs
         if self.fleet is not None:
             sizes = algorithm.models_sent, algorithm.models_returned
-            times = self.fleet.round(t, selection.clients, probed, *sizes)
+            times = self.fleet.round(t, selection.clients, probed, *sizes, trains_first)
             dropped = dropped | times.lost
         clients = selection.clients[~dropped]
         with self._timed("train"):
-            sent, starts = algorithm.models_sent, algorithm.starts(clients)
-            lr = rate(self.config.training, t, self.config.rounds)
-            statistic = selector.loss_statistic
-            if statistic is None and self.config.record_losses:
-                statistic = "mean"
-            models, tasks = algorithm.tasks(t, clients, starts, statistic)
-            tasks = [dataclasses.replace(task, lr=lr) for task in tasks]
-            answers = self.engine.train(*self.carried.start(models, tasks))
+            starts, answers = work.train(clients)
         # A model that diverged counts as a failure: one NaN would stay in the average.
         valid = np.array([a is not None and _is_finite(a) for a in answers], bool)
         updates = [a for a, is_valid in zip(answers, valid, strict=True) if a and is_valid]
@@ -218,10 +219,11 @@ class Server:
             probed,
             reported,
             failed,
-            sent,
+            algorithm.models_sent,
             wants_losses,
             n_diverged,
             algorithm.models_returned,
+            trains_first,
         )
         if self.fleet is not None and times is not None:
             record |= self.fleet.advance(times.seconds)
@@ -238,14 +240,19 @@ class Server:
         return record
 
     def _probe(
-        self, selector: cvrcore.Selector, reachable: np.ndarray
+        self, selector: cvrcore.Selector, reachable: np.ndarray, work: LocalWork
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Measure the losses of the clients that the policy probes before it selects."""
+        """Return the clients that the policy probes before it selects, and their losses.
+
+        A policy that needs ``probed_norms`` gets the norms of their updates instead.
+        """
         with self._timed("select"):
             probed = selector.probe(reachable)
         if probed is None:
             return np.empty(0, dtype=np.int64), None
         with self._timed("probe"):
+            if "probed_norms" in selector.needs:
+                return probed, work.norms(probed)
             model = self.algorithm.models
             if len(model) > 1:
                 model = self.algorithm.consensus(self.algorithm.deployment())[None]
