@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..runtime.threads import serialised
 from ..selection import Selection
 from ..validation import Float, Ids, Mask, check_choice, check_count, check_number, check_stored
 from .base import Probe, Report, Selector
@@ -159,6 +160,12 @@ class ShapleySelector(Selector):
         )
         self._values = np.zeros(self.n_clients)
         self._counts = np.zeros(self.n_clients, dtype=np.int64)  # rounds that valued a client
+
+    @property
+    @serialised
+    def values(self) -> Float:
+        """Return a copy of the present value of each client; 0 for clients never seen."""
+        return self._values.copy()
 
     def _choose(self, eligible: Mask, probe: Probe | None) -> Selection:
         n_picked = min(self.n_select, int(np.count_nonzero(eligible)))
