@@ -28,6 +28,7 @@ from setuptools.command.build_ext import build_ext
 
 SUBJECTS = (
     "affinity",
+    "coarse",
     "convolution",
     "covariance",
     "draws",

@@ -72,7 +72,8 @@ def _run_other_policies() -> None:
     from .selectors.divfl import DivFLSelector
 
     pivotal_sample(np.full(20, 0.5), np.eye(20), np.random.default_rng(0))
-    divfl = DivFLSelector(4, 2, n_features=1, seed=0)
-    for _ in range(3):
-        clients = divfl.select().clients
-        divfl.observe(clients, updates=np.ones((2, 1)))
+    for epsilon in (0.0, 0.5):
+        divfl = DivFLSelector(4, 2, n_features=1, seed=0, epsilon=epsilon)
+        for _ in range(3):
+            clients = divfl.select().clients
+            divfl.observe(clients, updates=np.ones((2, 1)))

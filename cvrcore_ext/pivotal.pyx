@@ -184,6 +184,7 @@ def local_pivotal(
     long long budget,
     const long long[:, ::1] starts,
     const float[:, :, ::1] boxes,
+    bint settle,
 ):
     """Decide who is in the sample: inclusion probabilities become 0 or 1, in place."""
     cdef Py_ssize_t n = points.shape[0], n_nodes = boxes.shape[0]
@@ -245,6 +246,6 @@ def local_pivotal(
             rest = inclusion[i]
             if fabs(rest - rint(rest)) < 1e-6:  # the probabilities sum to a whole number
                 inclusion[i] = rint(rest)
-            else:
+            elif settle:
                 inclusion[i] = 1.0 if uniforms[1, step] < rest else 0.0
     return total

@@ -49,6 +49,8 @@ SELECTORS = {
     "reshuffle": ("reshuffle", 30, 8, {}),
     "clustered": ("clustered", 30, 8, {"form": "similarity"}),
     "divfl": ("divfl", 30, 8, {}),
+    "divfl, coarse": ("divfl", 30, 8, {"epsilon": 0.5}),
+    "balanced": ("fedcvr-bolt", 30, 4, {"warmup": 1, "n_coalitions": 3, "balance": "across"}),
     "hics": ("hics", 30, 8, {}),
     "fedcor": ("fedcor", 30, 5, {"warmup": 2, "interval": 2}),
     "shapley": ("shapley", 30, 8, {}),

@@ -58,7 +58,7 @@ def test_every_build_decides_as_numba_does(kernels, n, width, n_box, budget):
             order, starts, boxes = tree_of(build, points, n_box)
             values = inclusion[order]
             distance = build["local_pivotal"](
-                points[order], values, uniforms, budget, starts, boxes
+                points[order], values, uniforms, budget, starts, boxes, True
             )
             found.append((order, starts, boxes, values, distance))
         for ours, theirs in zip(found[1], found[0], strict=True):
@@ -70,7 +70,7 @@ def test_points_whose_distances_overflow_are_decided(kernels):
     order, starts, boxes = tree_of(kernels, points, 1)
     values = np.full(4, 0.5)
     uniforms = np.random.default_rng(0).random((2, 4))
-    kernels["local_pivotal"](points[order], values, uniforms, 4, starts, boxes)
+    kernels["local_pivotal"](points[order], values, uniforms, 4, starts, boxes, True)
     assert sorted(values) == [0.0, 0.0, 1.0, 1.0]
 
 
@@ -120,3 +120,29 @@ def make_distances(n, seed):
     distances = np.linalg.norm(rows[:, None] - rows, axis=2).astype(np.float32)
     nearest = rng.uniform(0.5, 5.0, size=n).astype(np.float32)
     return distances, nearest, rng.permutation(n)[: max(1, 2 * n // 3)]
+
+
+@pytest.mark.parametrize("n", [5, 100, 700])
+def test_every_build_searches_coarse_distances_as_numba_does(kernels, n):
+    rng = np.random.default_rng(n)
+    rows = rng.normal(size=(n, 12)).astype(np.float32)
+    seen = (rng.random(n) < 0.9).astype(np.uint8)
+    some = np.flatnonzero(seen)
+    squares = np.einsum("kd,kd->k", rows, rows)
+    uniforms = rng.random((min(4, some.size), 7))
+    found = []
+    for build in (load_kernels("numba"), kernels):
+        distances = np.zeros((n, n), dtype=np.uint16)
+        part = np.empty((some.size, n), dtype=np.uint16)
+        build["coarse_rows"](rows[some] @ rows.T, squares[some], squares, seen, part)
+        build["write_cross"](distances, some, part)
+        nearest = np.where(seen, np.uint16(0x7F7F), np.uint16(0))
+        picked = np.empty(uniforms.shape[0], dtype=np.int64)
+        build["stochastic_greedy"](distances, nearest, some, uniforms, picked)
+        found.append((distances, nearest, picked))
+    for one, other in zip(*found, strict=True):
+        assert_array_equal(one, other)
+    distances = found[1][0].astype(np.uint32)[np.ix_(some, some)]
+    exact = np.linalg.norm(rows[some, None] - rows[None, some], axis=2)
+    assert_array_equal(np.diagonal(distances), 0)
+    np.testing.assert_allclose((distances << 16).view(np.float32), exact, rtol=2**-8, atol=2e-3)

@@ -24,7 +24,13 @@ VARIANTS = {
     "k-vib": [{}, {"design": "poisson"}],
     "multinomial": [{}, {"design": "systematic"}],
     "clustered": [{}, {"form": "similarity"}],
-    "fedcvr-bolt": [{"warmup": 3}, {"warmup": 0, "store": "dense", "recluster_every": 3}],
+    "divfl": [{}, {"epsilon": 0.3}],
+    "fedcvr-bolt": [
+        {"warmup": 3},
+        {"warmup": 0, "store": "dense", "recluster_every": 3},
+        {"warmup": 0, "n_coalitions": "eigengap", "balance": "within"},
+        {"warmup": 0, "within": "size", "balance": "across"},
+    ],
 }
 CASES = [
     pytest.param(name, options, id="-".join([name, *map(str, options.values())]))
