@@ -1,11 +1,13 @@
 """Selection as published: the round of a policy in plain NumPy or Python, to compare with.
 
 Written from the articles, as their public code does it: loops over clients where that code
-loops. Each takes what a round of the policy has and returns the clients.
+loops. Each takes what a round of the policy has and returns the clients: the draw alone, without
+state, availability or checks. `Served` adds what any server must do around it.
 """
 
 import numpy as np
 import scipy.cluster.hierarchy
+import scipy.spatial.distance
 
 
 def uniform(rng, weights, n_select, rows):
@@ -113,6 +115,70 @@ def pivotal(rng, weights, n_select, rows):
     return np.flatnonzero(chances > 0.5)
 
 
+def ranked(rng, weights, n_select, rows):
+    """The clients of largest value, as agents and Shapley values rank them: a full sort."""
+    return np.argsort(-rows[:, 0])[:n_select]
+
+
+def learned(rng, weights, n_select, rows):
+    """Three features of each client, a linear score, and a full sort."""
+    picks, age = np.abs(rows[:, 0]), np.abs(rows[:, 1])
+    span = weights.size / n_select
+    features = np.stack([weights / weights.mean(), picks / picks.mean(), age / span], axis=1)
+    return np.argsort(-(features @ np.array([1.0, -1.0, 1.0])))[:n_select]
+
+
+def active(rng, weights, n_select, rows):
+    """Valuations of all clients: the lowest quarter left out, a softmax, and some at random."""
+    values = weights**0.5 * np.linalg.norm(rows, axis=1)
+    values = values.copy()
+    values[np.argsort(values)[: int(0.75 * values.size)]] = -np.inf
+    law = np.exp(0.01 * (values - values.max()))
+    n_random = int(0.1 * n_select)
+    drawn = rng.choice(weights.size, n_select - n_random, replace=False, p=law / law.sum())
+    others = np.setdiff1d(np.arange(weights.size), drawn)
+    return np.concatenate([drawn, rng.choice(others, n_random, replace=False)])
+
+
+def fedcor(rng, weights, n_select, rows):
+    """The covariance of all clients, conditioned on each client that is picked."""
+    cov = rows @ rows.T + 0.01 * np.eye(weights.size)
+    shares, picked = weights / weights.sum(), []
+    for _ in range(n_select):
+        gain = (shares @ cov) / np.sqrt(np.maximum(np.diag(cov), 1e-12))
+        gain[picked] = -np.inf
+        k = int(np.argmax(gain))
+        picked.append(k)
+        cov = cov - np.outer(cov[:, k], cov[k]) / max(cov[k, k], 1e-12)
+    return np.array(picked)
+
+
+def hics(rng, weights, n_select, rows):
+    """Entropies and angles pair by pair, Ward's tree cut into groups, then a client at a time."""
+    law = np.exp((rows - rows.max(axis=1, keepdims=True)) / 0.0025)
+    law /= law.sum(axis=1, keepdims=True)
+    entropy = -(law * np.log(law + 1e-12)).sum(axis=1)
+    n, norms = weights.size, np.linalg.norm(rows, axis=1)
+    away = np.zeros((n, n))
+    for i in range(n):
+        cosine = np.clip(rows @ rows[i] / (norms * norms[i]), -1, 1)
+        away[i] = np.arccos(cosine) + 10.0 * np.abs(entropy - entropy[i])
+    np.fill_diagonal(away, 0.0)
+    condensed = scipy.spatial.distance.squareform((away + away.T) / 2, checks=False)
+    tree = scipy.cluster.hierarchy.linkage(condensed, "ward")
+    labels = scipy.cluster.hierarchy.fcluster(tree, n_select, "maxclust") - 1
+    mean = np.bincount(labels, entropy) / np.bincount(labels)
+    picked = []
+    while len(picked) < n_select:
+        odds = np.exp(mean - mean.max())
+        left = [np.setdiff1d(np.flatnonzero(labels == g), picked) for g in range(mean.size)]
+        odds *= [members.size > 0 for members in left]
+        group = rng.choice(mean.size, p=odds / odds.sum())
+        own = weights[left[group]]
+        picked.append(int(rng.choice(left[group], p=own / own.sum())))
+    return np.array(picked)
+
+
 def divfl(rng, weights, n_select, rows):
     """Greedy facility location over all distances, recomputed for every pick."""
     squares = np.square(rows).sum(axis=1)
@@ -124,6 +190,54 @@ def divfl(rng, weights, n_select, rows):
         picked.append(int(np.argmax(gain)))
         nearest = np.minimum(nearest, away[picked[-1]])
     return np.array(picked)
+
+
+class Served:
+    """A peer as a server would run it: clients come and go, and reports are not to be trusted.
+
+    `select` takes a mask of available clients, checks it, draws among them, and remembers whom
+    it picked. `observe` checks that the reporting clients are distinct and were picked and that
+    their numbers are finite, and keeps the last numbers and a count for each client. It states
+    no inclusion probabilities and undoes nothing when it is interrupted; ours does both.
+    """
+
+    def __init__(self, draw, weights, n_select, rows, seed=1):
+        self.draw, self.weights, self.n_select, self.rows = draw, weights, n_select, rows
+        self.rng = np.random.default_rng(seed)
+        self.counts = np.zeros(weights.size, dtype=np.int64)
+        self.last = {}
+        self.picked = None
+
+    def select(self, available):
+        mask = np.asarray(available)
+        if mask.dtype != bool or mask.shape != self.weights.shape:
+            raise ValueError(f"available must be a mask of {self.weights.size}, got {mask.shape}")
+        ids = np.flatnonzero(mask & (self.weights > 0))
+        if ids.size == 0:
+            raise ValueError("available must have a client")
+        if ids.size == self.weights.size:
+            drawn = self.draw(self.rng, self.weights, min(self.n_select, ids.size), self.rows)
+        else:
+            facts = self.weights[ids], min(self.n_select, ids.size), self.rows[ids]
+            drawn = ids[self.draw(self.rng, *facts)]
+        self.picked = np.unique(drawn)  # some draw with replacement
+        return self.picked
+
+    def observe(self, clients, **told):
+        clients = np.asarray(clients)
+        if self.picked is None or clients.ndim != 1 or clients.dtype.kind not in "iu":
+            raise ValueError("observe must follow select, with ids")
+        if np.unique(clients).size != clients.size or not np.isin(clients, self.picked).all():
+            raise ValueError("clients must be distinct and have been picked")
+        for name, values in told.items():
+            values = np.asarray(values, dtype=np.float64)
+            if values.shape[:1] != clients.shape or not np.isfinite(values).all():
+                raise ValueError(f"{name} must be finite, one for each client")
+            if name not in self.last:
+                self.last[name] = np.zeros((self.weights.size, *values.shape[1:]))
+            self.last[name][clients] = values
+        self.counts[clients] += 1
+        self.picked = None
 
 
 #: Peer of each case, and the most clients that it is run with.
@@ -138,4 +252,9 @@ PEERS = {
     "clustered, similarity": (clustered_similarity, 1000),
     "pivotal": (pivotal, 10_000),
     "divfl": (divfl, 1000),
+    "active": (active, 10**6),
+    "fedcor": (fedcor, 1000),
+    "hics": (hics, 1000),
+    "shapley": (ranked, 10**6),
+    "learned": (learned, 10**6),
 }

@@ -94,18 +94,17 @@ class Selection:
 
     def without_lazy(self) -> Selection:
         """Return the same arrays; `inclusion` is None where it has not been computed yet."""
-        fields: dict[str, Any] = dict(vars(self))
-        if callable(fields["inclusion"]):
-            fields["inclusion"] = None
-        return Selection(**fields)
+        if not callable(vars(self)["inclusion"]):
+            return self  # it is frozen
+        return self.changed(inclusion=None)
 
     def changed(self, **fields: Any) -> Selection:
         """Return a selection with other fields; `inclusion` stays lazy, unlike in `replace`."""
-        return Selection(**{**vars(self), **fields})
+        return _made(vars(self) | fields)
 
     def copied(self) -> Selection:
         """Return a selection whose arrays are the caller's own."""
-        return Selection(**self._copied_fields())
+        return _made(self._copied_fields())
 
     def plain(self) -> dict[str, Any]:
         """Return copies of all fields; `inclusion` is None where it has not been computed.
@@ -134,3 +133,10 @@ class Selection:
             text += f", scores {known.min():.4g}..{known.max():.4g}"
             text += f" of {known.size} clients" if known.size < self.scores.size else ""
         return text + ")"
+
+
+def _made(fields: dict[str, Any]) -> Selection:
+    """Return a selection of all fields; the constructor of a frozen class sets them one by one."""
+    selection = object.__new__(Selection)
+    selection.__dict__.update(fields)
+    return selection

@@ -17,6 +17,9 @@ Float = NDArray[Any]  # float32 or float64, as the caller chose
 Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
+_SHORT, _HUGE = 4096, 1e300  # see `check_finite`
+_FEW = 128  # ids up to which a set finds repeated ones faster than sorting
+
 
 def check_count(value: Any, name: str, minimum: int = 1, maximum: int | None = None) -> int:
     """Return `value` as an int within ``[minimum, maximum]``."""
@@ -114,6 +117,11 @@ def check_finite(array: Float, name: str, limit: float = math.inf) -> None:
     """Raise ValueError for NaN, Inf or a magnitude above `limit`; name the first such entry."""
     if not array.size:
         return
+    if array.size <= _SHORT:
+        # A bounded sum of squares bounds every entry, and NaN and Inf stay in it.
+        squares = float(np.vdot(array, array))
+        if squares <= _HUGE and squares <= limit * limit:
+            return
     # Maximum and minimum need no temporary array, and NaN propagates through both.
     highest, lowest = float(array.max()), float(array.min())
     if math.isfinite(highest) and math.isfinite(lowest):
@@ -199,9 +207,14 @@ def check_ids(value: ArrayLike, name: str, n_clients: int) -> Ids:
     if ids.view(np.uint64).max() >= n_clients:  # a negative id is a very large uint64
         bad = ids.min() if ids.min() < 0 else ids.max()
         raise ValueError(f"{name} must be ids in 0..{n_clients - 1}, got {bad}")
-    counts = np.bincount(ids)
-    if counts.max() > 1:
-        raise ValueError(f"{name} must be distinct, got {int(np.argmax(counts))} more than once")
+    if ids.size <= _FEW:
+        distinct = len(set(ids.tolist())) == ids.size
+    else:
+        ordered = np.sort(ids)
+        distinct = not (ordered[1:] == ordered[:-1]).any()
+    if not distinct:
+        twice = int(np.argmax(np.bincount(ids)))
+        raise ValueError(f"{name} must be distinct, got {twice} more than once")
     return ids
 
 

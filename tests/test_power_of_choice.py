@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import chisquare
 
-from cvrcore.selectors.power_of_choice import PowerOfChoiceSelector, gumbel_top_k
+from cvrcore.selectors.power_of_choice import PowerOfChoiceSelector, gumbel_top_k, weighted_top_k
 
 SIZES = np.array([1.0, 2.0, 4.0, 8.0, 3.0, 6.0])
 
@@ -134,3 +134,23 @@ def test_select_without_probe_is_refused():
 def test_rejects_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         PowerOfChoiceSelector(10, 3, **options)
+
+
+@pytest.mark.parametrize("n", [10, 600, 5_000])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 4.0, 80.0])
+def test_the_fast_draw_of_candidates_is_the_plain_one(n, spread):
+    """The same seed gives the same clients in the same order, and leaves the same stream."""
+    for seed in range(30):
+        weights = np.random.default_rng(seed).lognormal(3.0, spread, n)
+        size = 1 + seed % (n // 2)
+        fast, plain = np.random.default_rng(seed), np.random.default_rng(seed)
+        found = weighted_top_k(weights, size, fast)
+        assert_array_equal(found, gumbel_top_k(np.log(weights), size, plain))
+        assert fast.bit_generator.state == plain.bit_generator.state
+
+
+def test_the_fast_draw_keeps_clients_without_weight_last():
+    weights = np.zeros(1000)
+    weights[[3, 7]] = 1.0
+    found = weighted_top_k(weights, 2, np.random.default_rng(0))
+    assert set(found.tolist()) == {3, 7}

@@ -44,13 +44,15 @@ def capped_inclusion(scores: Float, size: int | float) -> Float:
     if size <= 0:
         return np.zeros(n)
     top = scores.max()
-    positive = int(np.count_nonzero(scores > 0))
+    positive = int(np.count_nonzero(scores))  # none is negative
     if positive <= size:
         rest = (size - positive) / (n - positive)
         return np.where(scores > 0, 1.0, rest)
     values = scores / top  # sums must not overflow
     inclusion = values * (size / values.sum())
     capped = np.zeros(n, dtype=bool)
+    if inclusion.max() <= 1.0:  # the usual case
+        return inclusion
     while True:  # few passes: each caps all that are above 1
         over = inclusion > 1.0
         if not over.any():
@@ -96,5 +98,7 @@ def systematic_sample(inclusion: Float, rng: np.random.Generator) -> Ids:
         ends *= whole / ends[-1]  # rounding must not change the size
         ends[-1] = whole
     passed = np.floor(ends - rng.random())  # points u + j with j <= passed are covered
-    before = np.concatenate([[-1.0], passed[:-1]])
-    return np.asarray(order[passed > before], dtype=np.int64)
+    covers = np.empty(passed.size, dtype=bool)
+    covers[0] = passed[0] > -1.0
+    np.greater(passed[1:], passed[:-1], out=covers[1:])
+    return np.asarray(order[covers], dtype=np.int64)

@@ -23,6 +23,8 @@ from ..validation import Ids
 from .threads import own_lock
 
 _CONTAINERS: Final = (list, dict, set, deque)
+#: Types whose values need a reference only, as met so far: most attributes have one of them.
+_INERT: Final[set[type]] = {bool, int, float, str, tuple, type(None)}
 #: Never restored: a forked process may have renewed them since.
 _CARRIED: Final = ("_lock", "_process")
 
@@ -57,8 +59,8 @@ class Journal:
             themselves.
         """
         before = self.references(owner)
-        for name, value in vars(owner).items():
-            if name in replaced:
+        for name, value in before.items():
+            if type(value) in _INERT or name in replaced:
                 continue
             if isinstance(value, np.ndarray):
                 self.array(value)
@@ -69,6 +71,8 @@ class Journal:
                 self.generator(value)
             elif hasattr(value, "enlist"):
                 value.enlist(self)
+            else:
+                _INERT.add(type(value))
 
     def _members(self, container: Any) -> None:
         """Note the arrays in a container, and in containers in it."""

@@ -76,7 +76,7 @@ class Report:
         return {name for name, value in named.items() if value is not None} | set(self.signals)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class RoundReport:
     """The arguments of `observe`, unchecked, and how a policy checks models."""
 
@@ -396,12 +396,14 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         eligible = self.weights > 0
         if available is not None:
             eligible &= check_available(available, self.n_clients)
-        here = eligible.any()
+        here = found = np.count_nonzero(eligible)
         if self._open:
             eligible &= self._idle()
+            found = np.count_nonzero(eligible)
         if self._budgets is not None:
             eligible &= self._affordable()
-        if not eligible.any():
+            found = np.count_nonzero(eligible)
+        if not found:
             why = " that is idle and has budget left" if here else ""
             raise ValueError(
                 f"available must contain at least one client of positive weight{why}, got none"
@@ -455,7 +457,9 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         ids = check_ids(clients, "clients", self.n_clients)
         lost = check_ids(failed, "failed", self.n_clients)
         for array, name in ((ids, "clients"), (lost, "failed")):
-            if array.size and not picked[array].all():
+            if not array.size:
+                continue
+            if np.count_nonzero(picked[array]) < array.size:
                 stranger = array[~picked[array]][0]
                 raise ValueError(f"{name} must have been selected this round, got {stranger}")
             picked[array] = False  # so that `failed` cannot repeat `clients`
@@ -482,7 +486,7 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
             report, wrong = sifted(unchecked)
             refused = [self._refusal(client, why) for client, why in wrong.items()]
         self._check_learnable(report)
-        if not self.needs <= report.told:
+        if self.needs and not self.needs <= report.told:
             check_needs(self.name, self.needs, report)
         if self._gate is None:
             return report, Judged()

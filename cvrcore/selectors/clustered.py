@@ -93,14 +93,15 @@ def similar_groups(rows: Float, mass: Float) -> list[Ids]:
     if n == 1:
         return [np.zeros(1, dtype=np.int64)]
     tree = scipy.cluster.hierarchy.linkage(angles(rows), "ward")
-    total = np.concatenate([mass, np.zeros(n - 1)])
-    for i, (a, b) in enumerate(tree[:, :2].astype(np.int64)):
-        total[n + i] = total[a] + total[b]
+    children = tree[:, :2].astype(np.int64).tolist()
+    total = mass.tolist()
+    for a, b in children:
+        total.append(total[a] + total[b])
     groups, stack = [], [2 * n - 2]
     while stack:
         node = stack.pop()
         if node >= n and total[node] > 1.0 + 1e-12:
-            stack += [int(tree[node - n, 1]), int(tree[node - n, 0])]
+            stack += reversed(children[node - n])
             continue
         leaves, below = [], [node]
         while below:
@@ -108,7 +109,7 @@ def similar_groups(rows: Float, mass: Float) -> list[Ids]:
             if current < n:
                 leaves.append(current)
             else:
-                below += [int(tree[current - n, 1]), int(tree[current - n, 0])]
+                below += reversed(children[current - n])
         groups.append(np.array(leaves, dtype=np.int64))
     return groups
 
@@ -118,13 +119,15 @@ def angles(rows: Float) -> Float:
     norms = np.sqrt(np.einsum("kd,kd->k", rows, rows))
     known = norms > 0
     unit = rows / np.where(known, norms, 1.0)[:, None]
-    cosine = np.clip(unit @ unit.T, -1.0, 1.0)  # rounding passes 1, where arccos is NaN
+    cosine = unit @ unit.T
     unknown = np.flatnonzero(~known)
-    cosine[np.ix_(unknown, unknown)] = 1.0
-    np.fill_diagonal(cosine, 1.0)
+    if unknown.size:
+        cosine[np.ix_(unknown, unknown)] = 1.0
     from scipy.spatial.distance import squareform
 
-    return np.asarray(np.arccos(squareform(cosine, checks=False)))
+    pairs = squareform(cosine, checks=False)
+    np.clip(pairs, -1.0, 1.0, out=pairs)  # rounding passes 1, where arccos is NaN
+    return np.asarray(np.arccos(pairs, out=pairs))
 
 
 class ClusteredSelector(Selector):

@@ -82,11 +82,13 @@ class KVibSelector(Selector):
         gamma = self.gamma
         if gamma is None:
             gamma = 0.1 * ids.size / (theta * size) * (self._largest or 1.0)
-        scores = np.zeros(self.n_clients)
-        scores[ids] = np.sqrt(self._omega[ids] + gamma)
-        inclusion = np.zeros(self.n_clients)
-        best = capped_inclusion(scores[ids], size)
-        inclusion[ids] = (1.0 - theta) * best + theta * (size / ids.size)
+        everybody = ids.size == self.n_clients
+        found = np.sqrt((self._omega if everybody else self._omega[ids]) + gamma)
+        chances = (1.0 - theta) * capped_inclusion(found, size) + theta * (size / ids.size)
+        scores, inclusion = found, chances
+        if not everybody:
+            scores, inclusion = np.zeros((2, self.n_clients))
+            scores[ids], inclusion[ids] = found, chances
         return draw_by_design(self.design, inclusion, self._rng, round=self.round, scores=scores)
 
     def _learn(self, report: Report) -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..draws.ranking import best_of
 from ..selection import Selection
 from ..validation import Float, Mask, check_number, check_stored, check_vector
 from .base import Probe, Report, Selector
@@ -127,8 +128,10 @@ class LearnedSelector(Selector):
         n_picked = min(self.n_select, ids.size)
         n_explored = int(self.explore * n_picked + 1e-9)
         found = self._score(self.client_features()[ids])
-        order = np.lexsort((self._rng.random(ids.size), -found))
-        best, others = ids[order[: n_picked - n_explored]], ids[order[n_picked - n_explored :]]
+        ranked = best_of(found, n_picked - n_explored, self._rng)
+        left = np.ones(ids.size, dtype=bool)
+        left[ranked] = False
+        best, others = ids[ranked], ids[left]
         rest = self._rng.permutation(others)[:n_explored]
         scores = np.full(self.n_clients, np.nan)
         scores[ids] = found

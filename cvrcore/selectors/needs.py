@@ -61,7 +61,7 @@ def check_signal(name: str, value: Any, n_reported: int) -> Any:
             return np.empty((0, 0))
         return check_matrix(value, name, (n_reported, None))
     values: Float = check_vector(value, name, n_reported)
-    if name == "norms" and (values < 0).any():
+    if name == "norms" and np.count_nonzero(values < 0):
         raise ValueError(f"norms must be non-negative, got {values.min():g}")
     return values
 

@@ -146,15 +146,18 @@ class OptimalSelector(Selector):
                 raise ValueError(f"norms must be non-negative, got {np.nanmin(probe.losses):g}")
             norms = np.full(self.n_clients, np.nan)
             norms[probe.clients] = probe.losses
-        scores = np.zeros(self.n_clients)
-        scores[ids] = expected_scores(self.weights, norms)[ids]
-        size = min(self.n_select, ids.size)
-        inclusion = np.zeros(self.n_clients)
+        found = expected_scores(self.weights, norms)
+        size, everybody = min(self.n_select, ids.size), ids.size == self.n_clients
+        found = found if everybody else found[ids]
         if self.form == "exact":
-            inclusion[ids] = optimal_inclusion(scores[ids], size)
+            chances = optimal_inclusion(found, size)
         else:
-            inclusion[ids] = approximate_inclusion(scores[ids], size, self.j_max)
-        inclusion[ids] = (1.0 - self.floor) * inclusion[ids] + self.floor * (size / ids.size)
+            chances = approximate_inclusion(found, size, self.j_max)
+        chances = (1.0 - self.floor) * chances + self.floor * (size / ids.size)
+        scores, inclusion = found, chances
+        if not everybody:
+            scores, inclusion = np.zeros((2, self.n_clients))
+            scores[ids], inclusion[ids] = found, chances
         return draw_by_design(self.design, inclusion, self._rng, round=self.round, scores=scores)
 
     def _learn(self, report: Report) -> None:
@@ -179,6 +182,9 @@ class OptimalSelector(Selector):
 
 def expected_scores(weights: Float, norms: Float) -> Float:
     """Return alpha_k times the norm of each client; the mean norm where it is not known."""
+    top = norms.max()
+    if top > 0:  # all are known: NaN is not above 0
+        return np.asarray(weights / weights.max() * (norms / top))
     known = ~np.isnan(norms)
     top = norms[known].max() if known.any() else 0.0
     scaled = norms / top if top > 0 else np.where(known, 0.0, np.nan)  # sums must not overflow

@@ -73,14 +73,18 @@ class ReshuffleSelector(Selector):
         ids = np.flatnonzero(eligible)
         n_picked = min(self.n_select, ids.size)
         turns = self._turns[ids]
-        last = np.partition(turns, n_picked - 1)[n_picked - 1]
+        last = turns.min()  # enough of them, as a rule: the middle of an epoch
+        if np.count_nonzero(turns == last) < n_picked:
+            last = np.partition(turns, n_picked - 1)[n_picked - 1]
         sure, tied = ids[turns < last], ids[turns == last]
         inclusion = np.zeros(self.n_clients)
-        inclusion[sure] = 1.0
         inclusion[tied] = (n_picked - sure.size) / tied.size
-        others = self._rng.choice(tied, size=n_picked - sure.size, replace=False)
+        clients = self._rng.choice(tied, size=n_picked - sure.size, replace=False)
+        if sure.size:
+            inclusion[sure] = 1.0
+            clients = np.concatenate([self._rng.permutation(sure), clients])
         return Selection(
-            clients=np.concatenate([self._rng.permutation(sure), others]),
+            clients=clients,
             probabilities=inclusion / n_picked,
             inclusion=inclusion,
             round=self.round,

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..draws.ranking import best_of
 from ..runtime.threads import serialised
 from ..selection import Selection
 from ..validation import Float, Ids, Mask, check_choice, check_count, check_number, check_stored
@@ -175,8 +176,7 @@ class ShapleySelector(Selector):
         scores = np.where(self._counts > 0, self._values, np.nan)
         n_left = n_picked - first.size
         if self.form == "greedy":
-            order = np.lexsort((self._rng.random(ids.size), -self._values[ids]))
-            chosen = ids[order[:n_left]]
+            chosen = ids[best_of(self._values[ids], n_left, self._rng)]
             return Selection(
                 clients=np.concatenate([first, chosen]), scores=scores, round=self.round
             )

@@ -13,14 +13,20 @@ def uniform_selection(
     eligible: Mask, n_select: int, rng: np.random.Generator, round: int, warmup: bool = False
 ) -> Selection:
     """Draw ``min(n_select, eligible)`` clients uniformly without replacement."""
-    ids = np.flatnonzero(eligible)
-    n_picked = min(n_select, ids.size)
-    clients: Ids = rng.choice(ids, size=n_picked, replace=False)
-    law = eligible / ids.size
+    n, n_eligible = eligible.size, int(np.count_nonzero(eligible))
+    n_picked = min(n_select, n_eligible)
+    even = 1.0 / n_eligible
+    clients: Ids
+    if n_eligible == n:  # the same draws as below, without a list of ids
+        clients = rng.choice(n, size=n_picked, replace=False).astype(np.int64, copy=False)
+        law, inclusion = np.full(n, even), np.full(n, even * n_picked)
+    else:
+        clients = rng.choice(np.flatnonzero(eligible), size=n_picked, replace=False)
+        law, inclusion = eligible * even, eligible * (even * n_picked)
     return Selection(
         clients=clients,
         probabilities=law,
-        inclusion=law * n_picked,
+        inclusion=inclusion,
         round=round,
         warmup=warmup,
     )
