@@ -53,11 +53,12 @@ test: $(STAMP)
 	$(RUN) -m pytest --numprocesses 2
 
 # The core without PyTorch, so that a new Python does not wait for it: make test-core PYTHON=python3.13
+CORE := .venv-core-$(notdir $(PYTHON))
 test-core:
-	test -x .venv-core/bin/python || $(PYTHON) -m venv .venv-core
-	@echo "Installing the core and what its tests need into .venv-core (about 2 minutes)..."
-	.venv-core/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
-	.venv-core/bin/python -m pytest -q tests --ignore tests/fl --ignore tests/frameworks --ignore tests/test_bench.py
+	test -x $(CORE)/bin/python || $(PYTHON) -m venv $(CORE)
+	@echo "Installing the core and what its tests need into $(CORE) (about 2 minutes)..."
+	$(CORE)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$(CORE)/bin/python -m pytest -q tests --ignore tests/fl --ignore tests/frameworks --ignore tests/test_bench.py
 
 # One process: a Ray cluster of one test process must not be found by another.
 test-frameworks: $(FRAMEWORKS_STAMP)
@@ -81,7 +82,7 @@ test-matrix: $(STAMP)  # both backends, no compiler, one and two threads, float3
 test-kernels: $(STAMP)  # Cython kernels with bounds checks, under AddressSanitizer
 	.ci/kernels
 
-coverage: $(STAMP) $(FRAMEWORKS_STAMP)  # branches of cvrcore, kernels and adapters included
+coverage: $(STAMP) $(FRAMEWORKS_STAMP) .venv-appfl/.installed  # branches of cvrcore, kernels and adapters included
 	.ci/coverage
 
 mutants: $(STAMP)  # plants faults one at a time: the suite must notice each
@@ -144,6 +145,6 @@ settings: $(STAMP)  # docs/settings.md from the config classes
 	$(RUN) -m fl.settings_page
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) .venv-appfl .venv-core $(DIST) .venv-matrix .venv-audit build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(FRAMEWORKS) .venv-appfl .venv-core-* $(DIST) .venv-matrix .venv-audit build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find cvrcore cvrcore_ext fl bench tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	find cvrcore_ext -name '*.so' -delete
