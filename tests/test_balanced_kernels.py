@@ -1,9 +1,16 @@
 """Kernels of the balanced draw and of facility location: every build, the same bits."""
 
+import os
+
 import numpy as np
 import pytest
 from builds import load_kernels
 from numpy.testing import assert_array_equal
+
+compiled = pytest.mark.skipif(
+    os.environ.get("NUMBA_DISABLE_JIT") == "1",
+    reason="interpreted, sums of float32 are float32 scalars: other bits",
+)
 
 
 def tree_of(kernels, points, n_box):
@@ -43,9 +50,10 @@ def test_leaves_hold_every_point_inside_its_box(kernels, n, width, n_box):
     assert sum(starts[leaf, 1] - starts[leaf, 0] for leaf in leaves) == n
 
 
+@compiled
 @pytest.mark.parametrize("budget", [4, 10_000])
 @pytest.mark.parametrize(("n", "width", "n_box"), SIZES)
-def test_every_build_decides_as_numba_does(kernels, n, width, n_box, budget):
+def test_every_build_decides_alike(kernels, n, width, n_box, budget):
     reference = load_kernels("numba")
     points = make_points(n, width, seed=n)
     rng = np.random.default_rng(1)
@@ -70,7 +78,8 @@ def test_points_whose_distances_overflow_are_decided(kernels):
     order, starts, boxes = tree_of(kernels, points, 1)
     values = np.full(4, 0.5)
     uniforms = np.random.default_rng(0).random((2, 4))
-    kernels["local_pivotal"](points[order], values, uniforms, 4, starts, boxes, True)
+    with np.errstate(over="ignore"):  # interpreted kernels would warn
+        kernels["local_pivotal"](points[order], values, uniforms, 4, starts, boxes, True)
     assert sorted(values) == [0.0, 0.0, 1.0, 1.0]
 
 
@@ -80,12 +89,14 @@ def test_costs_are_sums_of_the_nearer_distance(kernels, n):
     costs = np.full(candidates.size, np.nan)
     kernels["assignment_costs"](distances, nearest, candidates, costs, 1, candidates.size)
     expected = np.minimum(distances[candidates], nearest).sum(axis=1, dtype=np.float64)
-    np.testing.assert_allclose(costs[1:], expected[1:], rtol=1e-6)  # blocks are float32
+    # Blocks are summed in float32; everything is where kernels are interpreted.
+    np.testing.assert_allclose(costs[1:], expected[1:], rtol=1e-5)
     assert np.isnan(costs[0])  # outside start .. stop
 
 
+@compiled
 @pytest.mark.parametrize("n", [30, 512, 1300])
-def test_every_build_chooses_as_numba_does(kernels, n):
+def test_every_build_chooses_alike(kernels, n):
     found = []
     for build in (load_kernels("numba"), kernels):
         distances, nearest, candidates = make_distances(n, seed=n)
@@ -122,6 +133,7 @@ def make_distances(n, seed):
     return distances, nearest, rng.permutation(n)[: max(1, 2 * n // 3)]
 
 
+@compiled
 @pytest.mark.parametrize("n", [5, 100, 700])
 def test_every_build_searches_coarse_distances_as_numba_does(kernels, n):
     rng = np.random.default_rng(n)
