@@ -26,6 +26,13 @@ class Recommendation:
     server : dict
         Arguments of `cvrcore.aggregators.ServerOptimiser`; empty: none.
     reason : str
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> advice = cvrcore.recommend(100, 10, n_rounds=200, model_size=160_000, memory_limit=1e9)
+    >>> advice.method, advice.policy, advice.aggregator
+    ('cvr-steady', 'fedcvr-bolt', 'memory')
     """
 
     method: str

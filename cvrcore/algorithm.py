@@ -339,6 +339,16 @@ def update_covariance(
     -------
     ndarray of shape (n_features, n_clients, n_clients)
         A new array; the input is left as it was.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cvrcore import update_covariance
+    >>> models = np.array([[1.0], [2.0], [5.0]])  # three clients, one watched coordinate
+    >>> update_covariance(np.ones((1, 3, 3)), models, [0, 2], [0, 0, 1], rate=0.5)
+    array([[[0.5, 0.5, 0.5],
+            [0.5, 1. , 0.5],
+            [0.5, 0.5, 0.5]]])
     """
     cov = _check_covariance(covariance)
     n_features, n_clients, _ = cov.shape

@@ -44,13 +44,41 @@ def forget_in_file(path: str | os.PathLike[str], client: int) -> None:
     ------
     ValueError
         If the file is damaged, or knows no such client.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import cvrcore
+    >>> from cvrcore.erasure import forget_in_file
+    >>> selector = cvrcore.make_selector("oort", n_clients=4, n_select=2, seed=0)
+    >>> selector.observe(selector.select().clients, losses=[1.0, 2.0])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "selector.npz")
+    ...     selector.save(path)
+    ...     forget_in_file(path, client=1)
+    ...     sorted(type(selector).load(path).select(n=4).clients.tolist())
+    [0, 2, 3]
     """
     path = Path(path)
     save_state(path, forget_in_state(load_state(path), client, path.parent))
 
 
 def forget_in_log(path: str | os.PathLike[str], client: int) -> None:
-    """Erase a client from the lists of ids in a file of JSON lines, such as ``rounds.jsonl``."""
+    """Erase a client from the lists of ids in a file of JSON lines, such as ``rounds.jsonl``.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from cvrcore.erasure import forget_in_log
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "rounds.jsonl")
+    ...     with open(path, "w") as file:
+    ...         print('{"round": 0, "picked": [1, 7]}', file=file)
+    ...     forget_in_log(path, client=7)
+    ...     with open(path) as file:
+    ...         print(file.read().strip())
+    {"round": 0, "picked": [1]}
+    """
     path, client = Path(path), check_count(client, "client", minimum=0)
     lines = path.read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
@@ -82,6 +110,15 @@ def forget_in_state(
     client : int
     folder : path, optional
         Where an aggregator keeps rows that are too large for memory.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> from cvrcore.erasure import forget_in_state
+    >>> selector = cvrcore.make_selector("uniform", n_clients=4, n_select=2, seed=0)
+    >>> state = forget_in_state({"selector": selector.state_dict()}, client=3)
+    >>> type(selector).from_state_dict(state["selector"]).weights
+    array([1., 1., 1., 0.])
     """
     client = check_count(client, "client", minimum=0)
     known: Any = _without(state, client, folder)

@@ -44,6 +44,18 @@ class FeatureMap:
     shapes : list of tuple of int
     index : ndarray of int64, or None
         Positions in the concatenation of the watched arrays; None: all positions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cvrcore.features import FeatureMap
+    >>> model = {"hidden": np.zeros((4, 3)), "last.weight": np.ones((2, 4))}
+    >>> model["last.bias"] = np.zeros(2)
+    >>> watched = FeatureMap.last_layer(model)
+    >>> watched
+    FeatureMap(10 coordinates of last.weight, last.bias)
+    >>> watched.extract(model)
+    array([1., 1., 1., 1., 1., 1., 1., 1., 0., 0.])
     """
 
     def __init__(

@@ -66,6 +66,13 @@ class Selection:
         `inclusion` is the probability of a count above 0.
     sent : ndarray of shape (n_features,), or None
         What `select` was told of the model sent, kept for policies that need it.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> picked = cvrcore.make_selector("uniform", n_clients=5, n_select=2, seed=0).select()
+    >>> len(picked), picked.round, picked.inclusion
+    (2, 0, array([0.4, 0.4, 0.4, 0.4, 0.4]))
     """
 
     clients: Ids

@@ -27,6 +27,16 @@ def save_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
 
     The file holds every array, a JSON skeleton that names them, and a SHA-256 checksum of
     both, which detects a damaged file.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "server.npz")
+    ...     save_state(path, {"round": 3, "model": [np.zeros(2)]})
+    ...     load_state(path)["round"]
+    3
     """
     path = Path(path)
     arrays: dict[str, np.ndarray] = {}
@@ -57,6 +67,18 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     The reader does not trust the file: entries must be stored uncompressed, together no
     larger than the file, and an array must have as many bytes as its header says.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import cvrcore
+    >>> selector = cvrcore.make_selector("uniform", n_clients=9, n_select=2, seed=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "selector.npz")
+    ...     save_state(path, selector.state_dict())
+    ...     twin = type(selector).from_state_dict(load_state(path))
+    >>> twin.select().clients.tolist() == selector.select().clients.tolist()
+    True
     """
     content = Path(path).read_bytes()
     try:

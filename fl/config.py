@@ -294,6 +294,13 @@ class RunConfig:
     measures the loss of the received model on every picked client, for the record.
     `empty_test` says whether clients without test samples are left out of the mean or count
     as 0.
+
+    Examples
+    --------
+    >>> import fl
+    >>> config = fl.make_config("digits", "fedcvr-bolt", rounds=20, n_clients=20)
+    >>> config.selection.policy, config.data.n_clients, config.replace(rounds=5).rounds
+    ('fedcvr-bolt', 20, 5)
     """
 
     method: str = "fedavg"

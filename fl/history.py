@@ -37,6 +37,13 @@ class History:
         when their rounds are, wall-clock times aside.
     outputs : fl.outputs.Outputs, optional
         Where `model` finds the models of the run.
+
+    Examples
+    --------
+    >>> import fl
+    >>> history = fl.run(fl.make_config("digits", rounds=2, n_clients=10, n_select=2, epochs=1))
+    >>> history.metric, len(history), 0.0 <= history.final() <= 1.0
+    ('accuracy', 2, True)
     """
 
     config: RunConfig

@@ -29,6 +29,14 @@ class Metric:
 
     `function` returns one value per sample, of shape (n,); or one value for a batch, and is
     then called sample by sample.
+
+    Examples
+    --------
+    >>> import fl
+    >>> metric = fl.Metric(lambda outputs, targets: outputs.argmax(1) != targets, "error", False)
+    >>> config = fl.make_config("digits", rounds=1, n_clients=10, n_select=2, epochs=1)
+    >>> fl.run(config, metric=metric).metric
+    'error'
     """
 
     function: Function

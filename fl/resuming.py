@@ -50,6 +50,16 @@ def resume(
     ConfigError
         If more rounds are asked for where something depends on their number, or what the run
         had of its own is not given.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import fl
+    >>> config = fl.make_config("digits", rounds=2, n_clients=10, n_select=2, epochs=1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     first = fl.run(config, folder)
+    ...     len(fl.resume(folder, rounds=3))
+    3
     """
     held = read_history(folder)
     config = held.config

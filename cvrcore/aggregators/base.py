@@ -68,6 +68,20 @@ class Aggregator(Atomic, abc.ABC):
 
     `aggregate` and `load_state_dict` are atomic: an exception or a signal in one of them leaves
     the state before it, see `cvrcore.runtime.journal`.
+
+    Examples
+    --------
+    An aggregator that takes the median of each coordinate:
+
+    >>> import numpy as np
+    >>> from cvrcore.aggregators import Aggregator
+    >>> class MedianAggregator(Aggregator):
+    ...     name = "median"
+    ...     def _merge(self, received):
+    ...         return [np.median(arrays, axis=0) for arrays in zip(*received.updates, strict=True)]
+    >>> models = [[np.array([0.0])], [np.array([1.0])], [np.array([50.0])]]
+    >>> MedianAggregator().aggregate([np.zeros(1)], models, [0, 1, 2], [10, 10, 10])
+    [array([1.])]
     """
 
     name: ClassVar[str]
@@ -269,7 +283,14 @@ def fresh_update(received: RoundUpdates) -> Arrays:
 
 
 def weighted_mean(updates: Sequence[Sequence[NDArray[Any]]], shares: Float) -> Arrays:
-    """Return the sum of models times their shares, each array in its own dtype."""
+    """Return the sum of models times their shares, each array in its own dtype.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weighted_mean([[np.array([1.0])], [np.array([4.0])]], np.array([0.5, 0.25]))
+    [array([1.5])]
+    """
     merged = []
     for arrays in zip(*updates, strict=True):
         first = arrays[0]

@@ -37,6 +37,21 @@ class CoalitionMemoryAggregator(Aggregator):
         See `MemoryAggregator`; there is no form "none".
     fade : float in (0, 1], default=1
         Factor on a remembered update in each round in which no client of its coalition reports.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cvrcore
+    >>> from cvrcore.aggregators import make_aggregator
+    >>> aggregator, model = make_aggregator("coalition-memory"), [np.zeros(1)]
+    >>> for client in (0, 2):
+    ...     picked = cvrcore.Selection(
+    ...         np.array([client]), np.array([0, 0, 1]), inclusion=np.array([0.4, 0.4, 0.2])
+    ...     )
+    ...     received = [[model[0] + 1.0]]
+    ...     model = aggregator.aggregate(model, received, picked.clients, [10, 10, 10], picked)
+    >>> sorted(aggregator.state_dict())
+    ['aggregator', 'bank', 'heard', 'labels']
     """
 
     name = "coalition-memory"

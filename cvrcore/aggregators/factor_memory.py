@@ -57,6 +57,24 @@ class FactorMemoryAggregator(Aggregator):
     References
     ----------
     .. [1] Sarndal, Swensson and Wretman, "Model assisted survey sampling", Springer, 1992.
+
+    Examples
+    --------
+    Four clients of two kinds; the update of a client depends on its kind, which is known.
+
+    >>> import numpy as np
+    >>> import cvrcore
+    >>> from cvrcore.aggregators import make_aggregator
+    >>> kinds = np.array([[0.0], [0.0], [1.0], [1.0]])
+    >>> aggregator, model = make_aggregator("factor-memory", features=kinds), [np.zeros(1)]
+    >>> selector = cvrcore.make_selector("uniform", n_clients=4, n_select=2, seed=0)
+    >>> for _ in range(20):
+    ...     picked, before = selector.select(), model[0]
+    ...     received = [[before + 1.0 + kinds[k]] for k in picked.clients]
+    ...     model = aggregator.aggregate(model, received, picked.clients, [10] * 4, picked)
+    ...     selector.observe(picked.clients)
+    >>> (model[0] - before).round(2)  # the mean update of all four is 1.5
+    array([1.5])
     """
 
     name = "factor-memory"

@@ -97,6 +97,17 @@ class ImportanceAggregator(WeightedAggregator):
        finite universe", JASA, 1952.
     .. [2] Chen, Horvath and Richtarik, "Optimal client sampling for federated learning",
        TMLR, 2022.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cvrcore
+    >>> from cvrcore.aggregators import make_aggregator
+    >>> picked = cvrcore.make_selector("uniform", n_clients=4, n_select=2, seed=0).select()
+    >>> models = [[np.array([1.0])], [np.array([3.0])]]
+    >>> aggregator = make_aggregator("importance")
+    >>> aggregator.aggregate([np.zeros(1)], models, picked.clients, [10] * 4, picked)
+    [array([2.])]
     """
 
     name = "importance"

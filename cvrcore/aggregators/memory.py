@@ -58,6 +58,22 @@ class MemoryAggregator(Aggregator):
        partial client participation in federated learning", UAI, 2022.
     .. [2] Gu, Huang, Zhang and Huang, "Fast federated learning in the presence of arbitrary
        device unavailability", NeurIPS, 2021.
+
+    Examples
+    --------
+    Two clients with the updates 1 and 3; client 1 reports, then client 0. In the second round
+    the server still knows what client 1 sent.
+
+    >>> import numpy as np
+    >>> import cvrcore
+    >>> from cvrcore.aggregators import make_aggregator
+    >>> aggregator, model = make_aggregator("memory", unseen="zero"), [np.zeros(1)]
+    >>> for client, update in [(1, 3.0), (0, 1.0)]:
+    ...     picked = cvrcore.Selection(np.array([client]), inclusion=np.array([0.5, 0.5]))
+    ...     received = [[model[0] + update]]
+    ...     model = aggregator.aggregate(model, received, picked.clients, [10, 10], picked)
+    >>> model  # 3, then 0.5 * 3 of the memory and 0.5 / 0.5 * 1 of the report
+    [array([5.5])]
     """
 
     name = "memory"

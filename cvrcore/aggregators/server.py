@@ -30,16 +30,16 @@ Array = NDArray[Any]
 class ServerOptimiser(Noted):
     r"""Moves the model along the aggregated update ``d = aggregated - current``.
 
-    ======== ==================================================================
-    kind     step
-    ======== ==================================================================
-    ``sgd``  ``m <- momentum * m + d``; ``x <- x + lr * m`` (FedAvgM [2]_)
-    ``adam`` ``m <- beta1 * m + (1 - beta1) * d``;
-             ``v <- beta2 * v + (1 - beta2) * d**2``;
-             ``x <- x + lr * m / (sqrt(v) + tau)`` (FedAdam [1]_)
-    ``yogi`` the same with ``v <- v - (1 - beta2) * d**2 * sign(v - d**2)`` (FedYogi [1]_)
+    ============ ==================================================================
+    kind         step
+    ============ ==================================================================
+    ``sgd``      ``m <- momentum * m + d``; ``x <- x + lr * m`` (FedAvgM [2]_)
+    ``adam``     ``m <- beta1 * m + (1 - beta1) * d``;
+                 ``v <- beta2 * v + (1 - beta2) * d**2``;
+                 ``x <- x + lr * m / (sqrt(v) + tau)`` (FedAdam [1]_)
+    ``yogi``     the same with ``v <- v - (1 - beta2) * d**2 * sign(v - d**2)`` (FedYogi [1]_)
     ``adaptive`` ``x <- x + lr_t * d``, ``lr_t`` from noise and curvature, see below
-    ======== ==================================================================
+    ============ ==================================================================
 
     ``adaptive`` takes a long step only where the noise of the draw and the curvature of the loss
     allow it, between `min_lr` and `lr`: `cvrcore.aggregators.step_length` has the rule.
@@ -305,6 +305,16 @@ class ServedAggregator(Aggregator):
     inner : Aggregator
     server : ServerOptimiser
         Not shared with another aggregator.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cvrcore.aggregators import ServerOptimiser, make_aggregator
+    >>> served = make_aggregator("mean", server=ServerOptimiser(lr=2.0))
+    >>> type(served).__name__, served.name
+    ('ServedAggregator', 'mean')
+    >>> served.aggregate([np.zeros(1)], [[np.array([3.0])]], [0], [10, 10])
+    [array([6.])]
     """
 
     name = "served"

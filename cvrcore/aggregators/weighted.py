@@ -12,6 +12,14 @@ class SizesAggregator(WeightedAggregator):
     """Each report has the weight n_k over the sum of the clients that reported, Eq. (12).
 
     A client drawn more than once counts as often, here and below.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cvrcore.aggregators import make_aggregator
+    >>> models = [[np.array([1.0])], [np.array([4.0])]]  # of clients 0 and 2
+    >>> make_aggregator("sizes").aggregate([np.zeros(1)], models, [0, 2], [30, 9, 15])
+    [array([2.])]
     """
 
     name = "sizes"
@@ -21,7 +29,16 @@ class SizesAggregator(WeightedAggregator):
 
 
 class MeanAggregator(WeightedAggregator):
-    """Each report has the same weight: published with policies that draw by sample count."""
+    """Each report has the same weight: published with policies that draw by sample count.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cvrcore.aggregators import make_aggregator
+    >>> models = [[np.array([1.0])], [np.array([4.0])]]  # of clients 0 and 2
+    >>> make_aggregator("mean").aggregate([np.zeros(1)], models, [0, 2], [30, 9, 15])
+    [array([2.5])]
+    """
 
     name = "mean"
 
@@ -39,6 +56,18 @@ class CoalitionMassAggregator(WeightedAggregator):
     (``within="size"``): with A_p the coalition's share of all samples and
     ``pi_k = alpha_k / A_p``, ``E[sum_p A_p u_k(p)] = sum_p A_p sum_k pi_k u_k =
     sum_k alpha_k u_k``. Under any other law it is not.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cvrcore
+    >>> from cvrcore.aggregators import make_aggregator
+    >>> picked = cvrcore.Selection(np.array([0, 2]), coalitions=np.array([0, 0, 1]))
+    >>> models = [[np.array([1.0])], [np.array([4.0])]]  # coalition 0 has 45 samples, 1 has 15
+    >>> make_aggregator("coalition-mass").aggregate(
+    ...     [np.zeros(1)], models, picked.clients, [30, 15, 15], picked
+    ... )
+    [array([1.75])]
     """
 
     name = "coalition-mass"

@@ -49,6 +49,13 @@ def expected_distances(rows: Float, coalitions: Ids, weights: Float, known: Mask
     -------
     ndarray of float64, shape (n_clients,)
         All 1 if no client is known.
+
+    Examples
+    --------
+    >>> rows = np.array([[0.0], [2.0], [5.0], [9.0]])
+    >>> known = np.array([True, True, True, False])
+    >>> expected_distances(rows, np.array([0, 0, 1, 0]), np.ones(4), known)
+    array([1., 1., 0., 1.])
     """
     share = weights * known
     n_coalitions = int(coalitions.max()) + 1
@@ -73,6 +80,12 @@ def size_law(
     "size" is probability proportional to size, ``pi_k = n_k / sum n``. "neyman" is mixed
     with it by `floor`, so that every client can be picked. A coalition whose clients do not
     differ draws by size.
+
+    Examples
+    --------
+    >>> groups = Groups.of(np.array([0, 0, 1]), np.ones(3, dtype=bool))
+    >>> np.exp(size_law("size", groups, np.array([30.0, 10.0, 5.0]), None)).round(2)
+    array([1.  , 0.33, 1.  ])
     """
     sizes = weights[groups.members]
     by_size = sizes / groups.spread(np.add.reduceat(sizes, groups.starts))

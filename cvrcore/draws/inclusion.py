@@ -141,6 +141,14 @@ def sampled_inclusion(
     ndarray of float64, shape (n_clients,)
         Sums to m. A picked client that no repetition drew counts as drawn half a time:
         aggregators divide by its probability.
+
+    Examples
+    --------
+    >>> def draw(rng, n):  # n draws of two of three clients
+    ...     return np.array([rng.permutation(3)[:2] for _ in range(n)])
+    >>> found = sampled_inclusion(draw, np.ones(3, dtype=bool), np.array([0, 1]), round=0)
+    >>> found.round(1)
+    array([0.7, 0.7, 0.7])
     """
     if picked.size >= np.count_nonzero(eligible):
         return eligible.astype(np.float64)
@@ -155,7 +163,14 @@ def sampled_inclusion(
 
 
 def filled_in(losses: Float, rng: np.random.Generator, n: int) -> Float:
-    """Return n copies of the last known losses; a random known loss replaces each NaN."""
+    """Return n copies of the last known losses; a random known loss replaces each NaN.
+
+    Examples
+    --------
+    >>> filled_in(np.array([2.0, np.nan]), np.random.default_rng(0), 2)
+    array([[2., 2.],
+           [2., 2.]])
+    """
     known = losses[~np.isnan(losses)]
     copies = np.tile(losses, (n, 1))
     missing = np.isnan(copies)

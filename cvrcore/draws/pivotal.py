@@ -83,6 +83,14 @@ def pivotal_pairs(
 
     The smaller the distance, the better the balance: it tells what approximate neighbours
     lose against exact ones.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> features = np.arange(6.0)[:, None]
+    >>> drawn, distance = pivotal_pairs(np.full(6, 0.5), features, rng)
+    >>> len(drawn), distance < 3
+    (3, True)
     """
     values, distance = _decided(inclusion, features, rng, neighbours, settle=True)
     return np.flatnonzero(values > 0.5), distance
@@ -199,6 +207,14 @@ def spatial_balance(drawn: Ids, inclusion: Float, features: Float) -> float:
     Each client belongs to the nearest client of the sample; in a balanced sample the
     probabilities that belong to each add up to 1. Returned is the mean squared deviation from
     1: near 0 for balanced samples, about 0.3 or more for simple random ones. Cost: O(n m).
+
+    Examples
+    --------
+    >>> features = np.arange(6.0)[:, None]  # six clients on a line
+    >>> spread = spatial_balance(np.array([0, 2, 4]), np.full(6, 0.5), features)
+    >>> lumped = spatial_balance(np.array([0, 1, 2]), np.full(6, 0.5), features)
+    >>> spread < lumped
+    True
     """
     rows = np.asarray(features, dtype=np.float64)
     squares = np.einsum("kd,kd->k", rows, rows)

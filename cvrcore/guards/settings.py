@@ -16,6 +16,15 @@ class Incident(NamedTuple):
 
     `kind` is "invalid" (the client counts as failed), "norm" or "loss" (the value counts as the
     bound).
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> selector = cvrcore.make_selector("oort", n_clients=4, n_select=2, seed=0, on_invalid="skip")
+    >>> picked = selector.select()
+    >>> selector.observe(picked.clients, losses=[1.0, float("nan")])
+    >>> [incident.kind for incident in selector.incidents]
+    ['invalid']
     """
 
     round: int

@@ -33,6 +33,12 @@ class ClientInfo:
         Its number of training samples; a client of weight 0 is never selected.
     label_counts : sequence of int, optional
         Its number of samples of each class, for policies that need them.
+
+    Examples
+    --------
+    >>> from cvrcore.integrations.roster import ClientInfo
+    >>> ClientInfo(weight=120, label_counts=[100, 20]).weight
+    120
     """
 
     weight: float = 1.0
@@ -56,6 +62,13 @@ class Reply:
     norm : float, optional
         Norm of its whole update, where the client has computed it; otherwise it is computed
         from `model` and the model sent.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cvrcore.integrations.roster import Reply
+    >>> Reply(model={"weight": np.zeros(3)}, loss=0.7, seconds=2.5).loss
+    0.7
     """
 
     model: Model | None = None
@@ -77,6 +90,18 @@ class Round:
         The policy's decision, with its probabilities.
     failed : dict
         The reason for each selected client without a usable reply, by id.
+
+    Examples
+    --------
+    >>> from cvrcore.integrations.roster import ClientInfo, Reply, Roster
+    >>> roster = Roster("uniform", n_select=1, seed=0)
+    >>> roster.register({"ann": ClientInfo(30), "bob": ClientInfo(10)})
+    {}
+    >>> selected = roster.select(["ann", "bob"])
+    >>> roster.report({name: Reply() for name in selected}, {})
+    ['bob']
+    >>> roster.rounds[0].available, roster.rounds[0].failed
+    (['ann', 'bob'], {})
     """
 
     available: list[Any]
@@ -106,11 +131,35 @@ class Round:
 
 
 class NoEligibleClientError(ValueError):
-    """No connected client can be selected."""
+    """No connected client can be selected.
+
+    Examples
+    --------
+    >>> from cvrcore.integrations.roster import ClientInfo, NoEligibleClientError, Roster
+    >>> roster = Roster("uniform", n_select=1, seed=0)
+    >>> roster.register({"ann": ClientInfo(30)})
+    {}
+    >>> try:
+    ...     roster.select([])
+    ... except NoEligibleClientError as error:
+    ...     print("wait for clients")
+    wait for clients
+    """
 
 
 class NeverReportedError(RuntimeError):
-    """No client has ever sent what the policy needs: the clients' code lacks it."""
+    """No client has ever sent what the policy needs: the clients' code lacks it.
+
+    Examples
+    --------
+    >>> from cvrcore.integrations.roster import ClientInfo, NeverReportedError, Roster
+    >>> roster = Roster("fedcbs", n_select=1, seed=0)  # it needs the label counts of clients
+    >>> try:
+    ...     roster.register({"ann": ClientInfo(30), "bob": ClientInfo(10)})
+    ... except NeverReportedError as error:
+    ...     print(str(error).partition(",")[0])
+    policy 'fedcbs' needs the label counts of clients
+    """
 
 
 @dataclasses.dataclass(frozen=True)

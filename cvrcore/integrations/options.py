@@ -30,6 +30,12 @@ class Waiting:
     connect : float, optional
         Seconds for clients to connect and to introduce themselves. As a plain keyword of an
         adapter it is called ``wait``. Default: 60, and one more for each client, an hour at most.
+
+    Examples
+    --------
+    >>> from cvrcore.integrations.options import Waiting
+    >>> Waiting(timeout=600, enough=0.8, grace=30).enough
+    0.8
     """
 
     timeout: float | None = None
@@ -87,6 +93,12 @@ class Reports:
     same_shape : bool
         Whether replies must have the names, shapes and kinds of the arrays that were sent; False
         for models that grow, such as trees.
+
+    Examples
+    --------
+    >>> from cvrcore.integrations.options import Reports
+    >>> Reports(loss_key="train_loss", durations=True).loss_key
+    'train_loss'
     """
 
     loss_key: str | None = None

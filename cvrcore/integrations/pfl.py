@@ -85,6 +85,20 @@ class SelectedUsers(FederatedDatasetBase, Postprocessor):  # type: ignore[misc, 
     **options
         Further arguments of the policy, among them ``n_features``: watch only that many
         coordinates of the last layer, drawn with `seed`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from types import SimpleNamespace
+    >>> from cvrcore.integrations.pfl import SelectedUsers
+    >>> from pfl.data.dataset import Dataset
+    >>> def make_dataset(user):
+    ...     return Dataset([np.ones((5, 2))], user_id=user)
+    >>> model = SimpleNamespace()  # yours: a model of pfl
+    >>> sizes = {"ann": 5, "bob": 5, "eve": 5}
+    >>> users = SelectedUsers(model, make_dataset, sizes, "uniform", n_select=2, seed=0)
+    >>> len(users.rounds)
+    0
     """
 
     def __init__(

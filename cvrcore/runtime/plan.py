@@ -63,6 +63,13 @@ class Plan:
         Multiply-adds of each part in a steady round.
     limit : int
         Memory limit in bytes.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> plan = cvrcore.make_plan(n_clients=100_000, n_features=50, n_select=100, memory_limit=2e9)
+    >>> plan.clustering, plan.n_landmarks, sum(plan.nbytes.values()) < plan.limit
+    ('nystrom', 500, True)
     """
 
     clustering: str

@@ -60,7 +60,14 @@ def make_selector(name: str, n_clients: int, n_select: int, **options: Any) -> S
 
 
 def gathered_guards(options: dict[str, Any]) -> Guards:
-    """Remove the guards from `options`, an object or single fields, and return them."""
+    """Remove the guards from `options`, an object or single fields, and return them.
+
+    Examples
+    --------
+    >>> options = {"max_share": 1.25, "penalty": 1.0}
+    >>> gathered_guards(options).max_share, options
+    (1.25, {'penalty': 1.0})
+    """
     given = options.pop("guards", None)
     fields = {key: options.pop(key) for key in SETTINGS if key in options}
     if given is None:

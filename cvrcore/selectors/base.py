@@ -131,6 +131,20 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         Limits on hostile and broken clients, see `guard`.
     round : int
         Rounds closed so far.
+
+    Examples
+    --------
+    A policy that always picks the clients with most samples:
+
+    >>> import numpy as np
+    >>> import cvrcore
+    >>> class Largest(cvrcore.Selector):
+    ...     def _choose(self, eligible, probe):
+    ...         largest = np.argsort(np.where(eligible, -self.weights, 0.0), kind="stable")
+    ...         picked = largest[: min(self.n_select, eligible.sum())]
+    ...         return cvrcore.Selection(picked, round=self.round)
+    >>> Largest(n_clients=4, n_select=2, weights=[5, 30, 10, 20]).select().clients
+    array([1, 3])
     """
 
     name: ClassVar[str]

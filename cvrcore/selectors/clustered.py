@@ -158,6 +158,15 @@ class ClusteredSelector(Selector):
     ----------
     .. [1] Fraboni, Vidal, Kameni and Lorenzi, "Clustered sampling: low-variance and improved
        representativity for clients selection in federated learning", ICML, 2021.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> selector = cvrcore.make_selector(
+    ...     "clustered", n_clients=5, n_select=2, weights=[50, 20, 10, 10, 10], seed=0
+    ... )
+    >>> selector.select().expected  # samples over all samples, times two draws
+    array([1. , 0.4, 0.2, 0.2, 0.2])
     """
 
     name: ClassVar[str] = "clustered"

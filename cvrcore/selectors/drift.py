@@ -54,6 +54,19 @@ class DriftSelector(Selector):
     design : {"systematic", "pivotal", "poisson"}, default="systematic"
         How clients are drawn from the inclusion probabilities, see `cvrcore.draws.designs`;
         "pivotal" spreads the sample over the remembered updates, "poisson" has a random size.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cvrcore
+    >>> selector = cvrcore.make_selector("drift", n_clients=8, n_select=3, n_features=2, seed=0)
+    >>> model = np.zeros(2)
+    >>> for _ in range(3):
+    ...     picked = selector.select(sent=model)
+    ...     selector.observe(picked.clients, updates=np.ones((3, 2)))
+    ...     model = model + 1.0
+    >>> float(picked.inclusion.sum().round(6))
+    3.0
     """
 
     name: ClassVar[str] = "drift"

@@ -129,6 +129,18 @@ class FedCorSelector(Selector):
     ----------
     .. [1] Tang, Ning, Wang, Sun, Wang, Li and Chen, "FedCor: correlation-based active client
        selection strategy for heterogeneous federated learning", CVPR, 2022.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> selector = cvrcore.make_selector("fedcor", n_clients=6, n_select=2, warmup=1, seed=0)
+    >>> for t in range(3):
+    ...     asked = selector.probe()  # all clients in the first warmup + 1 rounds
+    ...     losses = None if asked is None else [1.0 / (t + 1) + 0.1 * k for k in asked]
+    ...     picked = selector.select(losses=losses)
+    ...     selector.observe(picked.clients)
+    >>> len(picked)
+    2
     """
 
     name: ClassVar[str] = "fedcor"

@@ -72,6 +72,18 @@ class HiCSSelector(UpdateRowsSelector):
     ----------
     .. [1] Chen and Vikalo, "Heterogeneity-guided client sampling: towards fast and efficient
        non-IID federated learning", NeurIPS, 2024.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cvrcore
+    >>> selector = cvrcore.make_selector("hics", n_clients=10, n_select=5, n_features=3, seed=0)
+    >>> rng = np.random.default_rng(0)
+    >>> for _ in range(3):
+    ...     picked = selector.select()
+    ...     selector.observe(picked.clients, updates=rng.normal(size=(5, 3)))
+    >>> len(picked)
+    5
     """
 
     name: ClassVar[str] = "hics"

@@ -49,6 +49,15 @@ class KVibSelector(Selector):
     ----------
     .. [1] Zeng, Xu, Pan, Luo, Wang and Tang, "Enhanced federated optimization: adaptive
        unbiased client sampling with reduced variance", arXiv:2310.02698.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> selector = cvrcore.make_selector("k-vib", n_clients=6, n_select=3, seed=0)
+    >>> picked = selector.select()
+    >>> selector.observe(picked.clients, norms=[4.0, 1.0, 1.0])
+    >>> bool(selector.select().inclusion.argmax() == picked.clients[0])
+    True
     """
 
     name: ClassVar[str] = "k-vib"

@@ -153,6 +153,15 @@ class OortSelector(Selector):
     ----------
     .. [1] Lai, Zhu, Madhyastha and Chowdhury, "Oort: efficient federated learning via
        guided participant selection", OSDI, 2021.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> selector = cvrcore.make_selector("oort", n_clients=10, n_select=3, seed=0)
+    >>> picked = selector.select()
+    >>> selector.observe(picked.clients, losses=[0.9, 0.4, 2.1], durations=[3.0, 1.0, 2.0])
+    >>> len(selector.select())
+    3
     """
 
     name: ClassVar[str] = "oort"

@@ -97,6 +97,16 @@ class OptimalSelector(Selector):
     ----------
     .. [1] Chen, Horvath and Richtarik, "Optimal client sampling for federated learning",
        TMLR, 2022.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> selector = cvrcore.make_selector("optimal", n_clients=6, n_select=3, seed=0)
+    >>> picked = selector.select()
+    >>> selector.observe(picked.clients, norms=[4.0, 1.0, 1.0])
+    >>> after = selector.select().inclusion
+    >>> bool(after.argmax() == picked.clients[0]), float(after.sum().round(6))
+    (True, 3.0)
     """
 
     name: ClassVar[str] = "optimal"

@@ -57,6 +57,16 @@ class Rule:
         expected number rounded down or up. ``Selection.inclusion`` is in proportion to the law
         `within`, capped at 1. "across" leaves `places` at "even". Default: successive draws, as
         in the paper.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> rule = cvrcore.Rule(kernel="cosine", within="size")
+    >>> selector = cvrcore.CoalitionSelector(
+    ...     n_clients=20, n_features=8, n_select=4, rule=rule, seed=0
+    ... )
+    >>> len(selector.select())
+    4
     """
 
     kernel: str = "rbf"
@@ -122,6 +132,16 @@ class Solver:
         where memory allows.
     memory_limit : float, optional
         Bytes that the selector may take. Default: half of what is free.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> solver = cvrcore.Solver(recluster_every=5, memory_limit=1e9)
+    >>> selector = cvrcore.CoalitionSelector(
+    ...     n_clients=20, n_features=8, n_select=4, solver=solver, seed=0
+    ... )
+    >>> selector.plan().limit
+    1000000000
     """
 
     clustering: str = "auto"

@@ -48,7 +48,14 @@ BUILT_IN = {
 
 
 class PolicyError(ValueError):
-    """A registered policy cannot be used; the message names its distribution."""
+    """A registered policy cannot be used; the message names its distribution.
+
+    Examples
+    --------
+    >>> from cvrcore.selectors import PolicyError
+    >>> issubclass(PolicyError, ImportError), issubclass(PolicyError, ValueError)
+    (False, True)
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +132,12 @@ def policy_class(name: str) -> type[Selector]:
         If no policy has that name.
     PolicyError
         If a policy is registered under that name but cannot be used.
+
+    Examples
+    --------
+    >>> from cvrcore.selectors import policy_class
+    >>> policy_class("uniform").__name__
+    'UniformSelector'
     """
     if isinstance(name, str) and name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")

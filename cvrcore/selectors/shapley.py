@@ -134,6 +134,16 @@ class ShapleySelector(Selector):
        communication-efficient federated learning", IEEE Networking Letters, 2024.
     .. [2] Nagalapatti and Narayanam, "Game of gradients: mitigating irrelevant clients in
        federated learning", AAAI, 2021.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> selector = cvrcore.make_selector("shapley", n_clients=4, n_select=2, seed=0)
+    >>> for _ in range(3):
+    ...     picked = selector.select()
+    ...     selector.observe(picked.clients, utilities=lambda group: float(sum(group)))
+    >>> sorted(picked.clients.tolist())  # a client is worth its number here
+    [2, 3]
     """
 
     name: ClassVar[str] = "shapley"

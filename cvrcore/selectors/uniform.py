@@ -33,7 +33,15 @@ def uniform_selection(
 
 
 class UniformSelector(Selector):
-    """Every eligible client is equally likely (McMahan et al., 2017)."""
+    """Every eligible client is equally likely (McMahan et al., 2017).
+
+    Examples
+    --------
+    >>> from cvrcore.selectors.uniform import UniformSelector
+    >>> selector = UniformSelector(n_clients=10, n_select=3, seed=0)
+    >>> selector.select(available=[0, 2, 4, 6]).inclusion
+    array([0.75, 0.  , 0.75, 0.  , 0.75, 0.  , 0.75, 0.  , 0.  , 0.  ])
+    """
 
     name = "uniform"
 

@@ -26,6 +26,19 @@ class ConformanceError(AssertionError):
     ----------
     failures : dict of str to str
         What is wrong, by name of the check.
+
+    Examples
+    --------
+    >>> import cvrcore
+    >>> from cvrcore.testing import ConformanceError, check_selector
+    >>> class First(cvrcore.Selector):
+    ...     def _choose(self, eligible, probe):
+    ...         return cvrcore.Selection(eligible.nonzero()[0][:1])  # one client, not n_select
+    >>> try:
+    ...     check_selector(First, deterministic=True)
+    ... except ConformanceError as error:
+    ...     len(error.failures) > 0
+    True
     """
 
     def __init__(self, policy: str, failures: dict[str, str]) -> None:
@@ -35,7 +48,13 @@ class ConformanceError(AssertionError):
 
 
 def selector_checks(deterministic: bool = False) -> list[Check]:
-    """Return the checks that `check_selector` runs, for a test runner's parameters."""
+    """Return the checks that `check_selector` runs, for a test runner's parameters.
+
+    Examples
+    --------
+    >>> [check.name for check in selector_checks()][:2]
+    ['identity', 'same-seed']
+    """
     return [check for check in CHECKS if not (deterministic and check.random)]
 
 

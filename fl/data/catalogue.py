@@ -38,6 +38,12 @@ class DataSet:
     or `read_clients` takes the archive of a package and options and returns `Samples` with
     their natural clients. `task` is that of `Federation`; of `ordered` samples the last ones of
     each client test, not a random part.
+
+    Examples
+    --------
+    >>> from fl.data import DATASETS
+    >>> DATASETS["digits"].in_shape, DATASETS["digits"].n_classes
+    ((1, 8, 8), 10)
     """
 
     title: str
@@ -110,6 +116,12 @@ def find_files(dataset: str, data_dir: PathLike | None = None) -> dict[str, Path
     -------
     files : dict or None
         Empty for data sets that need no file; None if no place has all of them.
+
+    Examples
+    --------
+    >>> from fl.data import find_files
+    >>> find_files("digits")
+    {}
     """
     source = find_dataset(dataset).source
     if isinstance(source, Package):
@@ -126,6 +138,12 @@ def check_files(dataset: str, data_dir: PathLike | None = None) -> list[FileChec
     checks : list of FileCheck
         ``name``, ``path``, ``status`` ("ok", "missing", "differs" or "damaged") and
         ``detail`` of each file; empty for data sets that need no file.
+
+    Examples
+    --------
+    >>> from fl.data import check_files
+    >>> check_files("digits")  # digits come with scikit-learn: no file is needed
+    []
     """
     source = find_dataset(dataset).source
     if isinstance(source, Package):
@@ -158,6 +176,12 @@ def fetch(
     ------
     DataError
         If there is no way; the message says which files to put where.
+
+    Examples
+    --------
+    >>> from fl.data import fetch
+    >>> fetch("digits", download=False)
+    {}
     """
     source = find_dataset(dataset).source
     if source is None:

@@ -13,7 +13,22 @@ Array = NDArray[Any]
 
 
 class DataError(RuntimeError):
-    """Data that cannot be found, fetched or trusted; the message says what to do."""
+    """Data that cannot be found, fetched or trusted; the message says what to do.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from fl.data import DataError
+    >>> from fl.data.idx import read_idx
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "train-images")
+    ...     _ = path.write_bytes(b"these are no images, as the reader will find")
+    ...     try:
+    ...         read_idx(path, ndim=3)
+    ...     except DataError:
+    ...         print("damaged")
+    damaged
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +80,16 @@ class Federation:
     task : {"classification", "regression", "next-token"}, optional
         Decides loss and metric; see `fl.objectives`. Default: regression if `n_classes` is 0,
         else classification.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fl.data import Federation
+    >>> rng = np.random.default_rng(0)
+    >>> x, y = rng.normal(size=(60, 4)), rng.integers(0, 3, size=60)
+    >>> federation = Federation.from_arrays(x, y, partition="iid", n_clients=5, seed=0)
+    >>> federation.n_clients, federation.label_counts.shape
+    (5, (5, 3))
     """
 
     name: str

@@ -81,7 +81,13 @@ class Source:
 
 @dataclass(frozen=True)
 class FileCheck:
-    """One expected file: `status` is "ok", "missing", "differs" or "damaged"."""
+    """One expected file: `status` is "ok", "missing", "differs" or "damaged".
+
+    Examples
+    --------
+    >>> FileCheck("train-images", None, "missing").status
+    'missing'
+    """
 
     name: str
     path: Path | None
@@ -90,14 +96,26 @@ class FileCheck:
 
 
 def cache_dir() -> Path:
-    """Return the user's cache folder, where downloads go; it may not exist yet."""
+    """Return the user's cache folder, where downloads go; it may not exist yet.
+
+    Examples
+    --------
+    >>> cache_dir().is_absolute()
+    True
+    """
     import platformdirs
 
     return Path(platformdirs.user_cache_path("cvrcore", appauthor=False)) / "data"
 
 
 def search_places(data_dir: PathLike | None = None) -> list[Path]:
-    """Return the folders searched, in order."""
+    """Return the folders searched, in order.
+
+    Examples
+    --------
+    >>> str(search_places("my-data")[0])
+    'my-data'
+    """
     places = [data_dir, os.environ.get("CVRCORE_DATA") or None, cache_dir()]
     return [Path(place).expanduser() for place in places if place is not None]
 

@@ -76,6 +76,13 @@ def load_federation(
         If an argument is out of range.
     DataError
         If files are missing and cannot be fetched, or are damaged.
+
+    Examples
+    --------
+    >>> from fl.data import load_federation
+    >>> federation = load_federation("digits", n_clients=10, alpha=0.5, seed=0)
+    >>> federation.n_clients, federation.n_classes
+    (10, 10)
     """
     spec, options = find_dataset(dataset), options or {}
     try:

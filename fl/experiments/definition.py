@@ -29,6 +29,12 @@ class Request:
 
     `workers` counts the processes that train clients. `methods` narrows the methods that
     are run, not the methods that the table shows.
+
+    Examples
+    --------
+    >>> from fl.experiments import Request
+    >>> Request(quick=True, seeds=3, dataset="digits").seeds
+    3
     """
 
     preset: str = "paper"

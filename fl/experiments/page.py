@@ -55,8 +55,13 @@ def build(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -
 
     Examples
     --------
-    >>> build(["results/mnist"], "report")  # doctest: +SKIP
-    PosixPath('report/report.html')
+    >>> import os, tempfile
+    >>> import fl
+    >>> config = fl.make_config("digits", rounds=1, n_clients=10, n_select=2, epochs=1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     history = fl.run(config, os.path.join(folder, "run"))
+    ...     build([folder], os.path.join(folder, "report")).name
+    'report.html'
     """
     if not runs:
         raise ReportError("runs must name at least one folder")

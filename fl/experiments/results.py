@@ -17,7 +17,19 @@ from .manifest import MANIFEST
 
 
 class ReportError(ValueError):
-    """Runs that cannot be reported; the message names the folder and says why."""
+    """Runs that cannot be reported; the message names the folder and says why.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from fl.experiments import ReportError, build
+    >>> with tempfile.TemporaryDirectory() as empty:
+    ...     try:
+    ...         build([empty], empty)
+    ...     except ReportError:
+    ...         print("no runs there")
+    no runs there
+    """
 
 
 @dataclasses.dataclass(frozen=True)

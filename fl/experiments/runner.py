@@ -45,6 +45,17 @@ def reproduce(
         Show the progress of each run.
     tell : callable
         Called with a line before each run.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from fl.experiments import NAMES, Request, reproduce
+    >>> "theory" in NAMES
+    True
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     outcomes = reproduce("theory", Request(quick=True, rounds=2, seeds=1), folder)
+    >>> len(outcomes)
+    1
     """
     look_up(name, {known: known for known in NAMES}, "experiment")
     if name == "all" and request.methods:

@@ -43,6 +43,12 @@ def selectable(
     loss : callable, optional
         Returns the mean loss of the model in the message over the client's *training*
         samples, for policies that probe.
+
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> app = ClientApp()
+    >>> selectable(app, size=lambda context: 120)  # yours: the client's number of samples
     """
 
     @app.query(HELLO)
@@ -63,7 +69,14 @@ def selectable(
 
 
 def partition_id(context: Context) -> str | int:
-    """Return the node's ``partition-id``."""
+    """Return the node's ``partition-id``.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> partition_id(SimpleNamespace(node_config={"partition-id": 3}))
+    3
+    """
     if "partition-id" not in context.node_config:
         raise ValueError(
             "node_config must hold 'partition-id': set it, or give selectable() an identity"
@@ -76,13 +89,30 @@ def report_loss(reply: Message, loss: float) -> Message:
 
     The loss is that of the model *received*, over the training samples; `wanted_loss` says
     whether its mean or its root mean square. The server removes it before aggregation.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from flwr.app import RecordDict
+    >>> reply = SimpleNamespace(content=RecordDict())  # yours: a Message of flwr
+    >>> report_loss(reply, 0.7) is reply
+    True
     """
     _record(reply)["loss"] = float(loss)
     return reply
 
 
 def wanted_loss(message: Message) -> str | None:
-    """Return the loss that the server needs with the reply: None, "mean" or "rms"."""
+    """Return the loss that the server needs with the reply: None, "mean" or "rms".
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from flwr.app import RecordDict
+    >>> message = SimpleNamespace(content=RecordDict())  # a Message of a server that wants no loss
+    >>> wanted_loss(message) is None
+    True
+    """
     asked = message.content.config_records.get(RECORD, {})
     return str(asked["loss"]) if "loss" in asked else None
 
@@ -99,6 +129,14 @@ class Reveal:
     Parameters
     ----------
     max_features : int, default=300
+
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> from cvrcore.integrations.flower import Reveal
+    >>> app = ClientApp(mods=[Reveal(max_features=100)])
+    >>> callable(app)
+    True
     """
 
     def __init__(self, max_features: int = 300) -> None:

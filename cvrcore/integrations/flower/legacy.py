@@ -93,6 +93,14 @@ class LegacySelectingStrategy(Strategy):
         See `SelectingStrategy`; arrays are named by their position.
     same_shape : bool
         Whether results must have the shapes and kinds of the arrays that were sent.
+
+    Examples
+    --------
+    >>> from flwr.server.strategy import FedAvg
+    >>> from cvrcore.integrations.flower import LegacySelectingStrategy
+    >>> strategy = LegacySelectingStrategy(FedAvg(), "oort", n_select=10, seed=0)
+    >>> callable(strategy.configure_fit)
+    True
     """
 
     def __init__(

@@ -120,10 +120,11 @@ class SelectingStrategy(Strategy):
 
     Examples
     --------
-    ::
-
-        strategy = SelectingStrategy(FedAvg(), "fedcvr-bolt", n_select=10, seed=0)
-        result = strategy.start(grid, initial_arrays, num_rounds=100)
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> from cvrcore.integrations.flower import SelectingStrategy
+    >>> strategy = SelectingStrategy(FedAvg(), "fedcvr-bolt", n_select=10, seed=0)
+    >>> callable(strategy.start)  # strategy.start(grid, initial_arrays, num_rounds=100)
+    True
     """
 
     def __init__(

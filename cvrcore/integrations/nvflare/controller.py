@@ -108,11 +108,11 @@ class SelectingController(TaskController):
 
     Examples
     --------
-    ::
-
-        job = FedJob("digits", min_clients=8)
-        job.set_app_packages(["cvrcore"])
-        job.to_server(SelectingController("fedcvr-bolt", n_select=3, seed=0, num_rounds=20))
+    >>> from nvflare.job_config.api import FedJob
+    >>> from cvrcore.integrations.nvflare import SelectingController
+    >>> job = FedJob("digits", min_clients=8)
+    >>> job.set_app_packages(["cvrcore"])
+    >>> job.to_server(SelectingController("fedcvr-bolt", n_select=3, seed=0, num_rounds=20))
     """
 
     def __init__(

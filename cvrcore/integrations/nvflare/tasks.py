@@ -33,6 +33,12 @@ class Workflow:
         Number of the first round.
     task_check_period : float
         Seconds between two polls for results.
+
+    Examples
+    --------
+    >>> from cvrcore.integrations.nvflare import Workflow
+    >>> Workflow(task="train", task_check_period=0.1).task
+    'train'
     """
 
     task: str = "train"
