@@ -16,8 +16,12 @@ DIST_STAMP := $(DIST)/.installed
 FRAMEWORKS := .venv-frameworks
 FRAMEWORKS_RUN := $(FRAMEWORKS)/bin/python
 FRAMEWORKS_STAMP := $(FRAMEWORKS)/.installed
+DOCS := .venv-docs
+DOCS_RUN := $(DOCS)/bin/python
+DOCS_STAMP := $(DOCS)/.installed
+SITE_PACKAGES := -c "import sysconfig; print(sysconfig.get_path('purelib'))"
 
-.PHONY: demo test test-core test-frameworks test-appfl test-matrix test-kernels coverage mutants fuzz soak capture audit bench bench-check bench-full bench-fl lint settings clean setup dist dist-check
+.PHONY: demo test test-core test-frameworks test-appfl test-matrix test-kernels coverage mutants fuzz soak capture audit bench bench-check bench-full bench-fl lint settings docs notebooks clean setup dist dist-check
 
 setup: $(STAMP)
 
@@ -37,8 +41,8 @@ $(STAMP): $(DEMO_STAMP)
 $(FRAMEWORKS_STAMP): export CVRCORE_EXT := $(if $(wildcard cvrcore_ext/base/*.so),skip,$(or $(CVRCORE_EXT),auto))
 $(FRAMEWORKS_STAMP): pyproject.toml setup.py constraints.txt
 	test -x $(FRAMEWORKS_RUN) || $(PYTHON) -m venv $(FRAMEWORKS)
-	if $(FRAMEWORKS_RUN) $(INSTALL) ".[fl,report,dev,flower,nvflare,ray,pfl]"; then touch $@; else \
-		$(FRAMEWORKS_RUN) $(INSTALL) ".[fl,report,dev]" || exit 1; \
+	if $(FRAMEWORKS_RUN) $(INSTALL) ".[fl,report,dev,notebooks,flower,nvflare,ray,pfl]"; then touch $@; else \
+		$(FRAMEWORKS_RUN) $(INSTALL) ".[fl,report,dev,notebooks]" || exit 1; \
 		for extra in flower nvflare ray pfl; do $(FRAMEWORKS_RUN) $(INSTALL) ".[$$extra]" || \
 			echo "WARNING: extra $$extra could not be installed: its tests will be skipped" >&2; \
 		done; \
@@ -141,10 +145,28 @@ dist: $(DIST_STAMP)
 dist-check: dist
 	.ci/dist check
 
+# .venv-docs sees the packages of .venv and adds those of the extra docs: PyTorch is there once.
+$(DOCS_STAMP): $(STAMP) pyproject.toml constraints.txt
+	@echo "Installing what the documentation needs into $(DOCS) (about half a minute)..."
+	test -x $(DOCS_RUN) || $(PYTHON) -m venv $(DOCS)
+	$(RUN) $(SITE_PACKAGES) > "$$($(DOCS_RUN) $(SITE_PACKAGES))/packages-of-venv.pth"
+	XX
+		$(DOCS_RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement /dev/stdin
+	touch $@
+
+# The site in build/docs, offline; open build/docs/index.html. Any warning is an error.
+docs: $(DOCS_STAMP)
+	rm -rf build/docs docs/api/generated
+	$(DOCS_RUN) -m sphinx -q -W --keep-going -b html -d build/doctrees docs build/docs
+	$(DOCS_RUN) docs/_ext/check_site.py build/docs
+
+notebooks: $(DOCS_STAMP)  # runs them; STORE=--store writes their outputs back
+	$(DOCS_RUN) docs/_ext/run_notebooks.py $(STORE)
+
 settings: $(STAMP)  # docs/settings.md from the config classes
 	$(RUN) -m fl.settings_page
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) .venv-appfl .venv-core-* $(DIST) .venv-matrix .venv-audit build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(FRAMEWORKS) $(DOCS) .venv-appfl .venv-core-* $(DIST) .venv-matrix .venv-audit build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks docs/api/generated docs/gallery
 	find cvrcore cvrcore_ext fl bench tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	find cvrcore_ext -name '*.so' -delete

@@ -36,7 +36,6 @@ extensions = [
 templates_path = ["_templates"]
 exclude_patterns = ["_ext", "_templates", "gallery/*.ipynb", "**/.ipynb_checkpoints"]
 default_role = "py:obj"
-suppress_warnings = ["toc.empty_glob"]  # docs/results/ may hold no page yet
 
 # Markdown and notebooks. Notebooks show what is stored in them: make notebooks runs them.
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -60,6 +59,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_memory": False,
     "show_signature": False,
+    "write_computation_times": False,  # its table would load scripts from elsewhere
     "min_reported_time": 10_000,
     "remove_config_comments": True,
     "matplotlib_animations": False,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import cvrcore
+from cvrcore.aggregators import AGGREGATORS
 
 ROOT = Path(__file__).parents[1]
 FRAMEWORKS = re.compile(r"integrations\.(flower|nvflare|fluke|pfl|appfl)")  # make test-frameworks
@@ -71,12 +72,31 @@ def test_the_loop_of_any_loop_runs_as_printed():
     assert len(loop[0].strip().splitlines()) <= 10
 
 
-@pytest.mark.parametrize("page", ["algorithm", "merging", "privacy", "scaling"])
+SESSIONS = [
+    "algorithm",
+    "hostile-clients",
+    "merging",
+    "privacy",
+    "scaling",
+    "start",
+    "which-policy",
+]
+
+
+@pytest.mark.parametrize("page", SESSIONS + [f"aggregators/{name}" for name in AGGREGATORS])
 def test_sessions_run_as_printed(page):
     path = str(ROOT / f"docs/{page}.md")
     results = doctest.testfile(path, module_relative=False, optionflags=doctest.ELLIPSIS)
     assert results.attempted > 2
     assert results.failed == 0
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_every_aggregator_has_a_page(name):
+    page = (ROOT / f"docs/aggregators/{name}.md").read_text(encoding="utf-8")
+    for part in ("**Rule.**", "**State.**", "**Unbiased.**", "**Use it when**", "**Options.**"):
+        assert part in page
+    assert f"({name}.md)" in (ROOT / "docs/aggregators/index.md").read_text(encoding="utf-8")
 
 
 def test_links_lead_somewhere():
