@@ -110,7 +110,7 @@ class RoundReport:
 
 
 class Selector(Guarded, Forgetting, Atomic, abc.ABC):
-    """A client-selection policy; see the module docstring for how to write one.
+    """A client-selection policy; docs/policies.md shows how to write one.
 
     Parameters
     ----------

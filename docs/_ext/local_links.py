@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.ext import autosummary
 from sphinx.util.nodes import make_refnode
 
 #: Pages of the site in place of files of the repository, as pages in docs/ link to them.
@@ -16,8 +18,13 @@ INSTEAD = {
 }
 
 
+#: A session of the interpreter, and the empty line that doctest needs after it.
+SESSION = re.compile(r"(```python\n>>> (?:(?!```).)*?\n)\n+(```)", re.DOTALL)
+
+
 def redirect(app: Sphinx, docname: str, source: list[str]) -> None:
     """Replace links to files of the repository by links to pages of the site."""
+    source[0] = SESSION.sub(r"\1\2", source[0])
     if "/" not in docname:
         for link, page in INSTEAD.items():
             source[0] = source[0].replace(link, page)
@@ -56,6 +63,7 @@ def without_frameworks() -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connect the handlers."""
     without_frameworks()
+    autosummary.WELL_KNOWN_ABBREVIATIONS += ("Eq.", "Eqs.")  # they do not end a sentence
     app.connect("source-read", redirect)
     app.connect("missing-reference", resolve_short_name)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
