@@ -76,6 +76,7 @@ SESSIONS = [
     "algorithm",
     "hostile-clients",
     "merging",
+    "million-clients",
     "privacy",
     "scaling",
     "start",
