@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         path = FOLDER / f"{name}.ipynb"
         notebook = nbformat.read(path, as_version=4)
         if missing := missing_packages(notebook):
-            print(f"{path.name}: skipped, {', '.join(missing)} is not installed", flush=True)
+            print(f"{path.name}: skipped, not installed: {', '.join(missing)}", flush=True)
             continue
         start = time.perf_counter()
         try:
