@@ -150,8 +150,7 @@ $(DOCS_STAMP): $(STAMP) pyproject.toml constraints.txt
 	@echo "Installing what the documentation needs into $(DOCS) (about half a minute)..."
 	test -x $(DOCS_RUN) || $(PYTHON) -m venv $(DOCS)
 	$(RUN) $(SITE_PACKAGES) > "$$($(DOCS_RUN) $(SITE_PACKAGES))/packages-of-venv.pth"
-	XX
-		$(DOCS_RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement /dev/stdin
+	$(RUN) $(EXTRA) docs | $(DOCS_RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement /dev/stdin
 	touch $@
 
 # The site in build/docs, offline; open build/docs/index.html. Any warning is an error.
