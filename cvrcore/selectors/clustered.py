@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..runtime.threads import single_blas_thread
 from ..selection import Selection
 from ..validation import Float, Ids, Mask, check_choice, check_count, check_matrix, check_shape
 from .base import Probe, Report, Selector
@@ -119,7 +120,8 @@ def angles(rows: Float) -> Float:
     norms = np.sqrt(np.einsum("kd,kd->k", rows, rows))
     known = norms > 0
     unit = rows / np.where(known, norms, 1.0)[:, None]
-    cosine = unit @ unit.T
+    with single_blas_thread():
+        cosine = unit @ unit.T
     unknown = np.flatnonzero(~known)
     if unknown.size:
         cosine[np.ix_(unknown, unknown)] = 1.0

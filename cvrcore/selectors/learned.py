@@ -76,6 +76,7 @@ class LearnedSelector(Selector):
 
     name: ClassVar[str] = "learned"
     loss_statistic: ClassVar[str | None] = "mean"
+    _replaced: ClassVar[frozenset[str]] = frozenset({"weights", "_last", "_reports", "_reported"})
 
     def __init__(
         self,
@@ -111,32 +112,39 @@ class LearnedSelector(Selector):
 
     def client_features(self) -> Float:
         """Return the present features of all clients, shape (n_clients, n_features)."""
-        mean_picks = max(float(self._reports.mean()), np.finfo(np.float64).tiny)
-        span = self.n_clients / self.n_select
+        table = np.empty((self.n_clients, len(self.features)), order="F")
+        for column, name in enumerate(self.features):
+            table[:, column] = self._last[name] if name in self._last else self._feature(name)
+        return table
+
+    def _feature(self, name: str) -> Float:
+        """Return a feature that is not reported."""
+        if name == "size":
+            return np.asarray(self.weights / self.weights.mean())
+        if name == "picks":
+            return self._reports / max(float(self._reports.mean()), np.finfo(np.float64).tiny)
         known = self._reports > 0
-        columns = {
-            "size": self.weights / self.weights.mean(),
-            "picks": self._reports / mean_picks if known.any() else np.zeros(self.n_clients),
-            "age": np.where(known, (self.round - self._reported) / span, 1.0),
-            "known": known.astype(np.float64),
-            **self._last,
-        }
-        return np.stack([columns[name] for name in self.features], axis=1)
+        if name == "known":
+            return known.astype(np.float64)
+        span = self.n_clients / self.n_select
+        return np.where(known, (self.round - self._reported) / span, 1.0)
 
     def _choose(self, eligible: Mask, probe: Probe | None) -> Selection:
         ids = np.flatnonzero(eligible)
         n_picked = min(self.n_select, ids.size)
         n_explored = int(self.explore * n_picked + 1e-9)
-        found = self._score(self.client_features()[ids])
+        rows, everybody = self.client_features(), ids.size == self.n_clients
+        found = self._score(rows if everybody else rows[ids])
         ranked = best_of(found, n_picked - n_explored, self._rng)
         left = np.ones(ids.size, dtype=bool)
         left[ranked] = False
         best, others = ids[ranked], ids[left]
-        rest = self._rng.permutation(others)[:n_explored]
+        rest = self._rng.permutation(others)[:n_explored] if n_explored else others[:0]
         scores = np.full(self.n_clients, np.nan)
-        scores[ids] = found
+        scores[... if everybody else ids] = found
         inclusion = np.zeros(self.n_clients)
-        inclusion[others] = n_explored / max(others.size, 1)
+        if n_explored:
+            inclusion[others] = n_explored / others.size
         inclusion[best] = 1.0
         return Selection(
             clients=np.concatenate([best, rest]).astype(np.int64),
@@ -160,6 +168,9 @@ class LearnedSelector(Selector):
             "norm": report.signals.get("norms"),
             "duration": report.durations,
         }
+        if self._journal is not None:
+            counted = (self._reports, self._reported, *self._last.values())
+            self._journal.rows(report.clients, *counted)
         for name, values in told.items():
             if values is not None:
                 self._last[name][report.clients] = values

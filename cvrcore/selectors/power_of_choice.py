@@ -54,7 +54,7 @@ def weighted_top_k(weights: Float, size: int, rng: np.random.Generator) -> Ids:
         with np.errstate(divide="ignore"):
             return gumbel_top_k(np.log(weights), size, rng)
     before = rng.bit_generator.state
-    uniforms = rng.random(n)  # the numbers that `rng.gumbel` would use
+    uniforms: Float = rng.random(size=(n,))  # the numbers that `rng.gumbel` would use
     bound = 3.0 * size / total
     near = np.flatnonzero(uniforms < bound * weights)
     times = -np.log1p(-uniforms[near]) / weights[near]

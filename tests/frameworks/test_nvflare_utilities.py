@@ -117,3 +117,22 @@ def test_probed_norms_are_refused_before_any_client_trains():
     with pytest.raises(ValueError, match="use norms='remembered'"):
         controller.run()
     assert "train" not in asked
+
+
+def test_rounds_of_random_size_may_have_nobody_and_the_job_goes_on():
+    controller = Controller(
+        "optimal",
+        1,
+        seed=1,
+        num_rounds=25,
+        answer=answer,
+        aggregator="importance",
+        options={"design": "poisson"},
+    )
+    controller.start = FLModel(params={"weight": np.zeros((digits.N_CLASSES, 65))})
+    controller.run()
+    sizes = [len(one.selected) for one in controller.rounds]
+    assert len(sizes) == 25
+    assert 0 in sizes
+    assert max(sizes) > 1
+    assert np.isfinite(controller.merged[-1].params["weight"]).all()
