@@ -24,7 +24,11 @@ CSV = (
 #: Numbers that `versus` compares.
 _COMPARED = ("last_five", "spread", "worst_decile", "rounds_to_target", "megabytes_to_target")
 #: Files of experiments that keep no runs, and where their rows are.
-_MEASURED = {"theory.json": "verdicts", "variance.json": "outcomes"}
+_MEASURED = {
+    "theory.json": "verdicts",
+    "variance.json": "outcomes",
+    "step-error.json": "outcomes",
+}
 
 
 def rows_of(folder: Path) -> list[Row]:

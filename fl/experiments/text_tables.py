@@ -110,6 +110,15 @@ _VARIANCE = (
     Column("variance / FedAvg's", "variance", ".3f"),
     Column("squared error / FedAvg's", "mean_square", ".3f"),
 )
+_STEP_ERROR = (
+    Column("", show=lambda row: f"{row['dataset']}, K={row['clients']}"),
+    Column("rounds", "rounds"),
+    Column("draw", "draw"),
+    Column("estimator", "estimator"),
+    _SEEDS,
+    Column("error", show=lambda row: _with_std(row, "error")),
+    Column("lasting", show=lambda row: _with_std(row, "lasting")),
+)
 _PAIRED = (
     Column("", show=lambda row: f"{row['row']}: {row['method']}"),
     Column("minus", "against"),
@@ -137,11 +146,18 @@ _LADDER = (
 )
 
 
+def _with_std(row: Row, name: str) -> str:
+    std = row[f"{name}_std"]
+    return f"{row[name]:.3g}" + ("" if std is None else f" ± {std:.2g}")
+
+
 # -- tables ----------------------------------------------------------------------
 
 
 def document_tables(results: Results, rows: Sequence[Row], paired: Sequence[Row]) -> dict[str, str]:
     """Return the Markdown tables of an experiment by the ending of their names."""
+    if results.name == "step-error":
+        return {"": Table(_STEP_ERROR, rows).markdown(left=4)}
     commands = dict.fromkeys(row["command"] for row in rows if row.get("seeds"))
     tail = "".join(f"\n`{command}`\n" for command in commands)
     if results.name == "theory":
@@ -186,6 +202,12 @@ def terminal_tables(
     results: Results, rows: Sequence[Row], width: int = _WIDE
 ) -> Iterator[TerminalTable]:
     """Yield the tables of an experiment, without data sets that have no run."""
+    if results.name == "step-error":
+        late = [row for row in rows if row["rounds"] == "late"]
+        case, _, *columns = _STEP_ERROR
+        title = f"{results.heading}, late rounds; ± std"
+        yield Table([case, *columns], late, title).terminal(left=3)
+        return
     alive = dict.fromkeys(row["row"] for row in rows if row.get("seeds"))
     if results.name == "variance":
         yield from _variance_tables(rows, results.heading, width)
