@@ -127,7 +127,8 @@ class SelectionConfig:
     `n_features` coordinates of the last layer are shown to policies that watch models;
     None shows the whole layer. `features` says which: "model", those of the trained model, as
     in the paper; "update", of its difference from the model that was sent; "head", the
-    direction of the output layer's bias update (`cvrcore.head`). `layer` names a part of the
+    direction of the output layer's bias update (`cvrcore.head`). `noise` and `coarse` make that
+    direction less revealing (`cvrcore.blur`, docs/privacy.md). `layer` names a part of the
     model, as ``"encoder"``, whose last layer is watched instead. The first `shared_warmup`
     rounds are drawn uniformly, with the same draws whatever the policy: its own begin
     after them. `server_samples` training samples are taken away from the clients and kept by
@@ -138,6 +139,8 @@ class SelectionConfig:
     n_select: int = 10
     n_features: int | None = None
     features: Literal["model", "update", "head"] = "model"
+    noise: float = 0.0
+    coarse: Literal["none", "sign", "top"] = "none"
     layer: str | None = None
     shared_warmup: int = 0
     server_samples: int = 0
@@ -146,6 +149,14 @@ class SelectionConfig:
     def __post_init__(self) -> None:
         at_least(self.n_select, "selection.n_select", 1)
         one_of(self.features, "selection.features", ("model", "update", "head"))
+        one_of(self.coarse, "selection.coarse", ("none", "sign", "top"))
+        if not self.noise >= 0.0:
+            raise ConfigError(f"selection.noise must be at least 0, got {self.noise:g}")
+        if (self.noise or self.coarse != "none") and self.features != "head":
+            raise ConfigError(
+                "selection.noise and selection.coarse must go with selection.features 'head', got "
+                f"{self.features!r}"
+            )
         at_least(self.shared_warmup, "selection.shared_warmup", 0)
         at_least(self.server_samples, "selection.server_samples", 0)
         if self.n_features is not None:

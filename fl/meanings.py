@@ -63,6 +63,8 @@ MEANINGS = {
     "selection.layer": "part of the model whose last layer is watched; not set: the whole model",
     "selection.features": 'what is watched: "model", "update" (its difference from the model '
     'sent) or "head" (direction of the output bias)',
+    "selection.noise": 'noise on each number of the direction of "head", whose length is 1',
+    "selection.coarse": 'what is kept of the direction of "head": all, signs or the largest',
     "selection.shared_warmup": "uniform first rounds, with the same draws for every policy",
     "selection.server_samples": "training samples that the server keeps, for the policy shapley",
     "selection.options": "arguments of the policy, such as warmup, temperature, max_share",

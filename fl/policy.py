@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cvrcore
+from cvrcore.blur import Blur
 from cvrcore.features import FeatureMap, Model
 from cvrcore.head import HeadMap
 from cvrcore.selectors import gathered_guards, policy_class
@@ -33,6 +34,11 @@ def model_guards(options: Mapping[str, Any]) -> cvrcore.Guards:
     if isinstance(guards.max_norm, str):
         return guards
     return dataclasses.replace(guards, max_norm=None)
+
+
+def blur_of(config: SelectionConfig, streams: Streams) -> Blur:
+    """Return the noise and coarseness of head features, the same for all that use them."""
+    return Blur(config.noise, config.coarse, streams.integer("selection", 2))
 
 
 class Policy:
@@ -71,11 +77,17 @@ class Policy:
         self._weights = federation.sizes.astype(np.float64)
         self._warmup = config.shared_warmup
         self._of_updates = config.features == "update"
+        self._blur = blur_of(config, streams)
         kind = policy_class(config.policy)
         names = inspect.signature(kind).parameters
         options: dict[str, Any] = {}
         if "n_features" in names or kind.needs & {"models", "updates", "sent"}:
             if getattr(kind, "watches", "") == "head":  # as it is: lengths matter to it
+                if not self._blur.is_identity:
+                    raise ConfigError(
+                        f"selection.noise and selection.coarse must be left out with policy "
+                        f"{config.policy!r}, which needs the lengths of head updates"
+                    )
                 self.features = HeadMap(initial, normalised=False)
             elif config.features == "head":
                 self.features = HeadMap(initial)
@@ -143,9 +155,11 @@ class Policy:
         changes: Rows = self.features.extract_all(models) - self.features.extract_all(sent)
         return changes
 
-    def rows(self, models: Sequence[Model], sent: Sequence[Model]) -> Rows:
+    def rows(self, models: Sequence[Model], sent: Sequence[Model], clients: Rows) -> Rows:
         """Return the watched coordinates of models, or of what they changed of those sent."""
-        if self._of_updates or not isinstance(self.features, FeatureMap):
+        if not isinstance(self.features, FeatureMap):
+            return self._blur(self.updates(models, sent), clients)
+        if self._of_updates:
             return self.updates(models, sent)
         watched: Rows = self.features.extract_all(models)
         return watched

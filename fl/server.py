@@ -33,7 +33,7 @@ from .models import DEFAULT_MODEL, MODELS
 from .optimiser import rate
 from .own import Own, describe
 from .plugins import MODELS_GROUP, load
-from .policy import Policy, model_guards
+from .policy import Policy, blur_of, model_guards
 from .samples import ClientSamples
 from .streams import Streams
 from .training import Update
@@ -284,7 +284,7 @@ class Server:
             if "updates" in selector.needs:
                 report["updates"] = self.policy.updates(models, received)
             else:
-                report["models"] = self.policy.rows(models, received)
+                report["models"] = self.policy.rows(models, received, reported)
         if "norms" in selector.needs:
             pairs = zip(updates, starts, strict=True)
             changes = [u.vector - self.algorithm.models[start] for u, start in pairs]
@@ -375,6 +375,11 @@ class Server:
             raise ConfigError("aggregator: folder must not be set: rows go to the run's folder")
         if kind is not None and "folder" in inspect.signature(kind).parameters and self._folder:
             options = {"folder": self._folder, **options}
+        if kind is not None and "coarse" in inspect.signature(kind).parameters:
+            blur = blur_of(self.config.selection, self.streams)
+            # What the policy may not see, the aggregator may not either.
+            if not blur.is_identity and "features" not in options:
+                options = {"noise": blur.noise, "coarse": blur.coarse, "seed": blur.seed, **options}
         try:
             options.setdefault("guards", model_guards(self.config.selection.options))
             return make_aggregator(name, server=self._optimiser(), **options)

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..blur import Blur
 from ..head import HeadMap
 from ..runtime.threads import serialised, single_blas_thread
 from ..validation import Float, Ids, Mask, check_number, check_stored
@@ -53,6 +54,9 @@ class FactorMemoryAggregator(Aggregator):
         Regularisation of the regression.
     dtype, limit, folder
         See `MemoryAggregator`.
+    noise, coarse, seed
+        Noise on the directions, or a coarse part of them, as in `cvrcore.blur.Blur`; not with
+        `features`.
 
     References
     ----------
@@ -90,7 +94,13 @@ class FactorMemoryAggregator(Aggregator):
         dtype: str = "float32",
         limit: int = LIMIT,
         folder: str | os.PathLike[str] | None = None,
+        noise: float = 0.0,
+        coarse: str = "none",
+        seed: int = 0,
     ) -> None:
+        self._blur = Blur(noise, coarse, seed)
+        if features is not None and not self._blur.is_identity:
+            raise ValueError("noise and coarse must be left out with given features")
         self.form = check_form(form, FACTOR_FORMS)
         self.fade = check_number(fade, "fade", above=0, maximum=1)
         self.ridge = check_number(ridge, "ridge", above=0)
@@ -121,6 +131,7 @@ class FactorMemoryAggregator(Aggregator):
         after, seen_after = features, seen
         if not self._given:
             directions = HeadMap(received.current).updates(received.updates, received.current)
+            directions = self._blur(directions, clients)
             after, seen_after = _updated(features, seen, clients, directions)
         z_after = _design(after, seen_after, shares, missed)
         z = z_after

@@ -28,6 +28,7 @@ _MEASURED = {
     "theory.json": "verdicts",
     "variance.json": "outcomes",
     "step-error.json": "outcomes",
+    "leakage.json": "outcomes",
 }
 
 

@@ -119,6 +119,13 @@ _STEP_ERROR = (
     Column("error", show=lambda row: _with_std(row, "error")),
     Column("lasting", show=lambda row: _with_std(row, "lasting")),
 )
+_LEAKAGE = (
+    Column("", show=lambda row: f"{row['dataset']}, K={row['clients']}"),
+    Column("features", "features"),
+    _SEEDS,
+    Column("labels explained", show=lambda row: _with_std(row, "explained")),
+    Column("largest class found", show=lambda row: _with_std(row, "top")),
+)
 _PAIRED = (
     Column("", show=lambda row: f"{row['row']}: {row['method']}"),
     Column("minus", "against"),
@@ -158,6 +165,8 @@ def document_tables(results: Results, rows: Sequence[Row], paired: Sequence[Row]
     """Return the Markdown tables of an experiment by the ending of their names."""
     if results.name == "step-error":
         return {"": Table(_STEP_ERROR, rows).markdown(left=4)}
+    if results.name == "leakage":
+        return {"": Table(_LEAKAGE, rows).markdown(left=2)}
     commands = dict.fromkeys(row["command"] for row in rows if row.get("seeds"))
     tail = "".join(f"\n`{command}`\n" for command in commands)
     if results.name == "theory":
@@ -207,6 +216,9 @@ def terminal_tables(
         case, _, *columns = _STEP_ERROR
         title = f"{results.heading}, late rounds; ± std"
         yield Table([case, *columns], late, title).terminal(left=3)
+        return
+    if results.name == "leakage":
+        yield Table(_LEAKAGE, rows, f"{results.heading}; ± std").terminal(left=2)
         return
     alive = dict.fromkeys(row["row"] for row in rows if row.get("seeds"))
     if results.name == "variance":

@@ -10,12 +10,12 @@ from ..definition import Experiment, Request
 TABLES = ("classification", "kernels", "regression", "ablations", "participation")
 DRAWINGS = ("overview", "theory")
 #: Experiments beyond the paper; ``all`` leaves them out.
-BEYOND = ("beyond", "holdout", "balanced", "variance", "step-error")
+BEYOND = ("beyond", "holdout", "balanced", "variance", "step-error", "leakage")
 NAMES = (*TABLES, *DRAWINGS, *BEYOND, "all")
 #: Experiments in the order of the paper, as a page shows them.
 ORDER = (
     "classification", "overview", "participation", "kernels", "regression", "ablations", "theory",
-    "beyond", "holdout", "balanced", "variance", "step-error",
+    "beyond", "holdout", "balanced", "variance", "step-error", "leakage",
 )  # fmt: skip
 
 
