@@ -212,10 +212,10 @@ def terminal_tables(
 ) -> Iterator[TerminalTable]:
     """Yield the tables of an experiment, without data sets that have no run."""
     if results.name == "step-error":
-        late = [row for row in rows if row["rounds"] == "late"]
-        case, _, *columns = _STEP_ERROR
+        of_late = [row for row in rows if row["rounds"] == "late"]
+        shown = [column for column in _STEP_ERROR if column.heading != "rounds"]
         title = f"{results.heading}, late rounds; ± std"
-        yield Table([case, *columns], late, title).terminal(left=3)
+        yield Table(shown, of_late, title).terminal(left=3)
         return
     if results.name == "leakage":
         yield Table(_LEAKAGE, rows, f"{results.heading}; ± std").terminal(left=2)

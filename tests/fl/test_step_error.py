@@ -1,5 +1,7 @@
 """The offline error of steps: its recording, its estimators, its table."""
 
+import copy
+import itertools
 import json
 
 import numpy as np
@@ -7,10 +9,17 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from cvrcore.aggregators.base import RoundUpdates
+from cvrcore.selection import Selection
 from fl.engines.serial import one_thread
 from fl.experiments import Request, reproduce
 from fl.experiments.definitions import step_error
-from fl.experiments.definitions.kriging import Covariance, Kriging, log_likelihood
+from fl.experiments.definitions.blended import Blended
+from fl.experiments.definitions.kriging import (
+    CorrectedKriging,
+    Covariance,
+    Kriging,
+    log_likelihood,
+)
 from fl.experiments.definitions.recorded import WIDTH, Recording, Sketch, record
 from fl.experiments.export import export
 from fl.experiments.results import read_results
@@ -132,6 +141,48 @@ def test_kriging_is_the_conditional_mean():
     ]
     updates = np.stack([recording.sketches[t, k] for t, k in seen])
     assert_allclose(after[0].ravel(), np.linalg.solve(inner, outer) @ updates, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [CorrectedKriging, Blended])
+def test_corrected_rules_are_unbiased_over_all_samples(make):
+    """Equal clients, all seen before: the mean over all pairs is the full step."""
+    rng = np.random.default_rng(3)
+    aggregator, sizes = make(), np.ones(5)
+    sent = [np.zeros((4, 6), np.float32), np.zeros(4, np.float32)]
+
+    def models(clients):
+        return [[m.astype(np.float32) for m in everyone[k]] for k in clients]
+
+    for clients in ([0, 1, 2], [3, 4, 0], [1, 3, 2]):
+        everyone = [[rng.normal(size=(4, 6)), rng.normal(size=4)] for _ in range(5)]
+        picked = Selection(np.array(clients), inclusion=np.full(5, 0.6))
+        aggregator.aggregate(sent, models(clients), clients, sizes, picked)
+    pairs = list(itertools.combinations(range(5), 2))
+    total = np.zeros((4, 6))
+    for pair in pairs:
+        picked = Selection(np.array(pair), inclusion=np.full(5, 0.4))
+        twin = copy.deepcopy(aggregator)
+        total += twin.aggregate(sent, models(pair), pair, sizes, picked)[0]
+    full = np.mean([model[0] for model in everyone], axis=0)
+    assert_allclose(total / len(pairs), full, atol=1e-5)
+
+
+def test_blended_is_exact_where_every_update_repeats():
+    """Updates of no pattern: a regression cannot know them, the memory of each client does."""
+    rng = np.random.default_rng(4)
+    updates = [[rng.normal(size=(4, 6)), rng.normal(size=4)] for _ in range(6)]
+    sent = [np.zeros((4, 6), np.float32), np.zeros(4, np.float32)]
+    full = np.mean([u[0] for u in updates], axis=0)
+    errors = {}
+    for name, aggregator in {"own": Blended(rho=1.0), "none": Blended(rho=0.0)}.items():
+        draws = np.random.default_rng(5)
+        for _ in range(60):
+            clients = np.sort(draws.choice(6, 3, replace=False))
+            picked = Selection(clients, inclusion=np.full(6, 0.5))
+            back = [[a.astype(np.float32) for a in updates[k]] for k in clients]
+            after = aggregator.aggregate(sent, back, clients, np.ones(6), picked)
+        errors[name] = np.abs(after[0] - full).max()
+    assert errors["own"] < 0.25 * errors["none"]
 
 
 def test_likelihood_prefers_the_covariance_that_made_the_updates():

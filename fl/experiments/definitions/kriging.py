@@ -7,7 +7,9 @@ s and t, is a sum of three parts, each of which fades with the rounds between th
     common * r_common^|s-t| + factor * <f_k, f_l> * r_factor^|s-t| + own * [k = l] * r_own^|s-t|
 
 plus `noise` on the diagonal. The step is the conditional mean of ``sum_k alpha_k u_k``. Nothing
-corrects it by how clients were drawn: it is not unbiased over draws.
+corrects it by how clients were drawn: it is not unbiased over draws. `CorrectedKriging` takes
+the conditional means before the round instead, and adds what they missed of the clients that
+report, weighted by inclusion: the regression estimator of survey sampling.
 """
 
 from __future__ import annotations
@@ -104,24 +106,57 @@ class Kriging(Aggregator):
         self._clients = np.append(self._clients[kept], clients)
         self._updates = np.concatenate([self._updates[kept], changes])
 
-    def weights(self, sizes: np.ndarray) -> np.ndarray:
+    def weights(self, sizes: np.ndarray, ahead: int = 0) -> np.ndarray:
         """Return the weight of each remembered report in the prediction of the full step."""
+        share = sizes / sizes.sum()
+        found: np.ndarray = self.predictors(share, ahead) @ share
+        return found
+
+    def predictors(self, share: np.ndarray, ahead: int) -> np.ndarray:
+        """Return the weights that predict each client's update, a column each, `ahead` rounds on.
+
+        Of a sum over clients only the weighted column is needed, but the cost is small.
+        """
         seen = (self._rounds, self._clients, self._features[self._clients])
         inner = self.covariance.between(seen, seen)
         inner[np.diag_indices_from(inner)] += self.covariance.noise
-        features, share = self._features, sizes / sizes.sum()
+        features = self._features
         if not self._seen.all():
             known = np.where(self._seen, share, 0.0)
             mean = known @ features / known.sum()
             features = np.where(self._seen[:, None], features, mean)
-        ids = np.arange(sizes.size)
-        now = (np.full(sizes.size, float(self._round)), ids, features)
-        found: np.ndarray = np.linalg.solve(inner, self.covariance.between(seen, now) @ share)
+        now = (np.full(share.size, float(self._round + ahead)), np.arange(share.size), features)
+        found: np.ndarray = np.linalg.solve(inner, self.covariance.between(seen, now))
         return found
 
     def state_dict(self) -> dict[str, Any]:
         """Refuse: an experiment is not resumed in its middle."""
         raise NotImplementedError("kriging keeps no state: it is for experiments alone")
+
+
+class CorrectedKriging(Kriging):
+    """Predictions from earlier rounds, corrected by the reports: no bias but of the division."""
+
+    name = "corrected-kriging"
+
+    def _merge(self, received: RoundUpdates) -> Arrays:
+        layout, clients = FlatLayout(received.current), received.clients
+        base = layout.flatten(received.current)
+        changes = layout.differences(received.updates, clients, base)
+        share = received.weights / received.weights.sum()
+        assert received.selection is not None
+        inclusion = received.selection.inclusion
+        assert inclusion is not None
+        factors = share[clients] / inclusion[clients]
+        factors = (factors / factors.sum()).astype(np.float32)
+        step = factors @ changes
+        if self._round:
+            predictors = self.predictors(share, ahead=1)
+            # The prediction for all, less that for the clients that report.
+            left = predictors @ share - predictors[:, clients] @ factors.astype(np.float64)
+            step += left.astype(np.float32) @ self._updates
+        self.learn(received, changes)
+        return layout.unflatten(base + step)
 
 
 def log_likelihood(covariance: Covariance, kriging: Kriging) -> float:

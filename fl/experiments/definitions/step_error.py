@@ -28,7 +28,8 @@ from ...store import read_json, write_json
 from ..definition import DATASET, Experiment, Request
 from ..drawing import PALETTE, new_figure, plain, save
 from ..table import Row
-from .kriging import Kriging
+from .blended import Blended
+from .kriging import CorrectedKriging, Kriging
 from .recorded import WIDTH, Recording, record
 
 TITLE = "Error of the estimated step along a full-participation run"
@@ -45,6 +46,8 @@ ESTIMATORS: dict[str, Callable[[np.ndarray], Aggregator]] = {
     "factor memory": lambda labels: make_aggregator("factor-memory"),
     "factor memory, labels known": lambda labels: make_aggregator("factor-memory", features=labels),
     "kriging": lambda labels: Kriging(),
+    "kriging, corrected": lambda labels: CorrectedKriging(),
+    "blended": lambda labels: Blended(),
 }
 
 
@@ -159,13 +162,14 @@ def draw(folder: Path, request: Request) -> list[str]:
     """
     dataset = request.dataset or DATASET
     n_rounds = request.rounds or (8 if request.quick else ROUNDS)
+    repeats = 2 if request.quick else REPEATS
     for seed in range(request.n_seeds(3)):
         for n_clients in CLIENTS.get(dataset, (100,)):
             name = f"{dataset}-{n_clients}-seed-{seed}"
             path = folder / f"{name}.json"
             asked = {
                 "rounds": n_rounds,
-                "repeats": 2 if request.quick else REPEATS,
+                "repeats": repeats,
                 "estimators": list(ESTIMATORS),
                 "draws": list(DRAWS),
                 "version": cvrcore.__version__,
@@ -176,7 +180,7 @@ def draw(folder: Path, request: Request) -> list[str]:
                 dataset, "fedavg", data__n_clients=n_clients, selection__n_select=n_clients
             ).replace(rounds=n_rounds, seed=seed)
             place = folder / "recorded" / f"{name}-rounds-{n_rounds}"
-            rows = examine(record(config, place), seed, asked["repeats"])
+            rows = examine(record(config, place), seed, repeats)
             values = {"dataset": dataset, "clients": n_clients, "seed": seed}
             write_json(path, {**values, "asked": asked, "rows": rows})
     found = summarise(folder)
