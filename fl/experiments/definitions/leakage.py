@@ -23,7 +23,7 @@ from .recorded import Recording, record
 from .step_error import label_shares
 
 TITLE = "Labels predicted from the direction of head updates"
-N_CLIENTS, ROUNDS = 1000, 5
+N_CLIENTS, ROUNDS = 1000, 1
 #: Arguments of `cvrcore.blur.Blur` by name.
 MODES: dict[str, tuple[float, str]] = {
     "direction": (0.0, "none"),
