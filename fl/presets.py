@@ -1,4 +1,9 @@
-"""Names of methods, data sets and presets in, settings of a run out."""
+"""Names of methods, data sets and presets in, settings of a run out.
+
+`ZOO` names every policy of the registry with the merge that its own paper uses: the name of a
+policy alone, as in ``--method optimal``, is that pair. ``fedavg+optimal`` is the policy with
+FedAvg's merge by sample counts.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +40,7 @@ class Method:
     aggregator_options: Options = dataclasses.field(default_factory=dict)
     features: Literal["model", "update", "head"] = "model"
     server: Options = dataclasses.field(default_factory=dict)
+    server_samples: int = 0
 
 
 def _bolt(
@@ -124,6 +130,35 @@ BALANCED = {
     ),
 }
 
+#: Every policy of the registry with the merge of its own paper; `TABLE` has the others. Draws
+#: with exact inclusion probabilities are divided by them; draws with replacement and in
+#: proportion to sample counts are a plain mean by how often each client was drawn; DivFL's
+#: gamma is the mass of the clients that a pick represents; `drift` is made for memory. `shapley`
+#: measures utilities on 500 samples that the server keeps. `drift`, `pivotal` and the default
+#: score of `learned` (size, few picks, long absence) are ours, the others published.
+ZOO = {
+    "uniform": Method(),
+    "optimal": Method(policy="optimal", aggregator="importance"),
+    "k-vib": Method(policy="k-vib", aggregator="importance"),
+    "pivotal": Method(policy="pivotal", features="head", aggregator="importance"),
+    "multinomial": Method(policy="multinomial", aggregator="mean"),
+    "clustered": Method(policy="clustered", aggregator="mean"),
+    "divfl": Method(policy="divfl", aggregator="coalition-mass"),
+    "drift": Method(policy="drift", aggregator="memory"),
+    "hics": Method(policy="hics"),
+    "fedcor": Method(policy="fedcor"),
+    "shapley": Method(policy="shapley", server_samples=500),
+    "learned": Method(policy="learned"),
+    "reshuffle": Method(policy="reshuffle"),
+}
+
+#: Policies with a memory of updates instead of their own merge; ours.
+REMEMBERED = {
+    "pivotal-memory": Method(policy="pivotal", features="head", aggregator="memory"),
+    "pivotal-factor": Method(policy="pivotal", features="head", aggregator="factor-memory"),
+    "fedcbs-memory": Method(policy="fedcbs", aggregator="memory"),
+}
+
 #: FedAvg with an optimiser on the server (Hsu et al.; Reddi et al.).
 SERVER = {
     "fedavgm": Method(server={"momentum": 0.9}),
@@ -141,6 +176,8 @@ METHODS: Mapping[str, Method] = {
     **ABLATIONS,
     **BEYOND,
     **BALANCED,
+    **ZOO,
+    **REMEMBERED,
     **SERVER,
     **TRAINING,
 }
@@ -241,7 +278,12 @@ def make_config(
         aggregator_options=dict(chosen.aggregator_options),
         empty_test="zero" if preset == "scripts" else "skip",
         data=DataConfig(dataset=dataset),
-        selection=SelectionConfig(policy=chosen.policy, features=chosen.features, options=options),
+        selection=SelectionConfig(
+            policy=chosen.policy,
+            features=chosen.features,
+            server_samples=chosen.server_samples,
+            options=options,
+        ),
         algorithm=AlgorithmConfig(chosen.algorithm, dict(chosen.algorithm_options)),
         server=ServerConfig(**chosen.server),
     )

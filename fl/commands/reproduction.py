@@ -18,7 +18,8 @@ def reproduce(
         str,
         typer.Argument(
             help="classification, kernels, regression, participation, ablations, theory, "
-            "overview, all; beyond, holdout, balanced, variance."
+            "overview, all; scripts, ceiling, policies, devices, map, beyond, holdout, "
+            "balanced-choice, balanced, variance."
         ),
     ],
     preset: Preset = None,
@@ -30,12 +31,24 @@ def reproduce(
         list[str] | None,
         option("Only these, as fedavg,oort; may be repeated.", "--methods", default="all"),
     ] = None,
+    rows: Annotated[
+        list[str] | None,
+        option(
+            'Only rows that fit this pattern, as "K=1000*"; may be repeated.',
+            "--rows",
+            default="all",
+        ),
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        option("Only columns that fit; may be repeated.", "--columns", default="all"),
+    ] = None,
     seeds: Annotated[
         int | None,
         option(
             "Number of paired seeds.",
             "--seeds",
-            default="3; regression 20; beyond, holdout, balanced 5",
+            default="3; regression 20; others as the table says",
         ),
     ] = None,
     rounds: Annotated[
@@ -66,6 +79,7 @@ def reproduce(
         names = tuple(name for text in methods or () for name in text.split(",")) or None
         asked = {field.name: options[field.name] for field in dataclasses.fields(Request)}
         asked["methods"] = names
+        asked |= {name: tuple(options[name] or ()) or None for name in ("rows", "columns")}
         given = {name: value for name, value in asked.items() if value is not None}
         request = Request.of(read_file(config), given)
         outcomes = run_experiment(

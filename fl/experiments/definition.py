@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import re
 import shlex
 from collections.abc import Callable, Collection, Mapping
@@ -21,6 +22,8 @@ QUICK_ROUNDS, QUICK_WARMUP, QUICK_SEEDS = 30, 10, 2
 DATASET = "mnist"
 #: Accuracy whose first round is reported, by data set.
 TARGETS = {"mnist": 0.85}
+#: The column of FedAvg with full participation, the ceiling of its row.
+FULL = "full"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +31,8 @@ class Request:
     """What the user asked for; None leaves the choice to the experiment.
 
     `workers` counts the processes that train clients. `methods` narrows the methods that
-    are run, not the methods that the table shows.
+    are run, not the methods that the table shows; so do `rows` and `columns`, patterns such as
+    ``"K=1000*"`` of the names that the table shows, or of these names as folders, ``"k-1000*"``.
 
     Examples
     --------
@@ -43,6 +47,8 @@ class Request:
     quick: bool = False
     dataset: str | None = None
     methods: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
     data_dir: str | None = None
     workers: int | None = None
 
@@ -51,7 +57,7 @@ class Request:
             if (value := getattr(self, name)) is not None:
                 at_least(value, name, 1)
         for method in self.methods:
-            look_up(method, METHODS, "method")
+            look_up(method, {**METHODS, FULL: None}, "method")
 
     @classmethod
     def of(cls, file: Mapping[str, Any], given: Mapping[str, Any]) -> Request:
@@ -91,6 +97,9 @@ class Request:
                 words += [f"--{option}", str(value)]
         if self.methods:
             words += ["--methods", ",".join(self.methods)]
+        for option in ("rows", "columns"):
+            for pattern in getattr(self, option):
+                words += [f"--{option}", pattern]
         return shlex.join(words)
 
 
@@ -102,7 +111,7 @@ class Cell:
     the paper prints there: percent, or mean squared error. `home` is the
     ``experiment/row/column`` whose runs the cell shares; empty: own runs. A cell that is not
     `wanted` is shown but not run. `aim` is the metric whose first round is reported, by
-    default the data set's.
+    default the data set's. `seeds` is the number of seeds if it is not the experiment's.
     """
 
     row: str
@@ -112,6 +121,7 @@ class Cell:
     home: str = ""
     wanted: bool = True
     aim: float | None = None
+    seeds: int | None = None
 
     @property
     def target(self) -> float | None:
@@ -134,7 +144,7 @@ class Experiment:
 
     `seeds` counts the seeds of every wanted cell, from `first_seed` on; `baseline` is the
     column that other columns of a row are paired with; `draw` makes the figures, by default
-    the metric by round.
+    the metric by round. `preset` is the one that the table has whatever was requested.
     """
 
     name: str
@@ -145,6 +155,42 @@ class Experiment:
     metric: str = "accuracy"
     first_seed: int = 0
     draw: DrawFigures | None = None
+    preset: str | None = None
+
+    def seeds_of(self, cell: Cell) -> range:
+        """Return the seeds of a wanted cell."""
+        return range(self.first_seed, self.first_seed + (cell.seeds or self.seeds))
+
+    def narrowed(self, request: Request) -> Experiment:
+        """Return the experiment with cells outside the requested rows and columns not wanted.
+
+        Raises
+        ------
+        ConfigError
+            If a pattern fits no row (or no column) that could be run.
+        """
+        cells = self.cells
+        for option in ("row", "column"):
+            patterns = getattr(request, f"{option}s")
+            names = list(dict.fromkeys(getattr(cell, option) for cell in cells if cell.wanted))
+            kept = {name for name in names if any(_fits(name, p) for p in patterns)}
+            for pattern in patterns:
+                if not any(_fits(name, pattern) for name in names):
+                    known = "; ".join(names)
+                    raise ConfigError(f"{option}s must fit one of {known}; got {pattern!r}")
+            if patterns:
+                cells = tuple(
+                    dataclasses.replace(c, wanted=c.wanted and getattr(c, option) in kept)
+                    for c in cells
+                )
+        return dataclasses.replace(self, cells=cells)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Return whether a pattern fits a name, or the name as a folder."""
+    return fnmatch.fnmatchcase(name.lower(), pattern.lower()) or fnmatch.fnmatchcase(
+        slug(name), pattern.lower()
+    )
 
 
 def grid(

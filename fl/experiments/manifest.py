@@ -36,9 +36,8 @@ class Manifest:
 
     def check(self) -> None:
         """Refuse a request whose folders hold runs of other settings; write nothing."""
-        first = self._experiment.first_seed
         for cell in (cell for cell in self._experiment.cells if cell.wanted):
-            for seed in range(first, first + self._experiment.seeds):
+            for seed in self._experiment.seeds_of(cell):
                 refuse_another(self.place(cell, seed), cell.config.replace(seed=seed))
 
     def is_finished(self, cell: Cell, seed: int) -> bool:
@@ -67,7 +66,7 @@ class Manifest:
             "experiment": experiment.name,
             "title": experiment.title + (" (quick)" if request.quick else ""),
             "quick": request.quick,
-            "preset": request.preset,
+            "preset": experiment.preset or request.preset,
             "command": request.command(experiment.name),
             "metric": experiment.metric,
             "baseline": experiment.baseline,

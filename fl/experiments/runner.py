@@ -79,8 +79,9 @@ def _one(
     path = manifest.write()
     label = " ".join([name, *["quick"] * request.quick])
     # Seeds outermost: pairs are complete early.
-    for seed in range(experiment.first_seed, experiment.first_seed + experiment.seeds):
-        for cell in (cell for cell in experiment.cells if cell.wanted):
+    wanted = [cell for cell in experiment.cells if cell.wanted]
+    for seed in sorted({seed for cell in wanted for seed in experiment.seeds_of(cell)}):
+        for cell in (cell for cell in wanted if seed in experiment.seeds_of(cell)):
             if not manifest.is_finished(cell, seed):
                 tell(f"{label}: {cell.row}, {cell.column}, seed {seed}")
                 config = cell.config.replace(seed=seed)

@@ -10,12 +10,16 @@ from ..definition import Experiment, Request
 TABLES = ("classification", "kernels", "regression", "ablations", "participation")
 DRAWINGS = ("overview", "theory")
 #: Experiments beyond the paper; ``all`` leaves them out.
-BEYOND = ("beyond", "holdout", "balanced", "variance", "step-error", "leakage")
+BEYOND = (
+    "scripts", "ceiling", "policies", "devices", "map", "beyond", "holdout", "balanced-choice",
+    "balanced", "variance", "step-error", "leakage",
+)  # fmt: skip
 NAMES = (*TABLES, *DRAWINGS, *BEYOND, "all")
 #: Experiments in the order of the paper, as a page shows them.
 ORDER = (
-    "classification", "overview", "participation", "kernels", "regression", "ablations", "theory",
-    "beyond", "holdout", "balanced", "variance", "step-error", "leakage",
+    "classification", "scripts", "overview", "participation", "kernels", "regression", "ablations",
+    "theory", "ceiling", "policies", "devices", "map", "beyond", "holdout", "balanced-choice",
+    "balanced", "variance", "step-error", "leakage",
 )  # fmt: skip
 
 
@@ -23,4 +27,4 @@ def define(name: str, request: Request) -> Experiment:
     """Return the definition of the experiment called `name`."""
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
     experiment: Experiment = module.make(request)
-    return experiment
+    return experiment.narrowed(request)

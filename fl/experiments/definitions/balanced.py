@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...config import RunConfig
 from ...presets import BALANCED, STEADY
-from ..definition import DATASET, Cell, Experiment, Request
+from ...presets import METHODS as KNOWN
+from ..definition import DATASET, FULL, Cell, Experiment, Request
 from ..figures import draw_ladder
+from .ceiling import config
 
 #: Seeds below took part in choices: 0 to 4 here and in ``beyond``, 10 to 14 in ``holdout``.
 FIRST_SEED = 20
@@ -27,22 +31,27 @@ METHODS = (
 CLIENTS = (100, 1000)
 ROUNDS = 100
 AIM = 0.85
+#: The server step of each method by number of clients, chosen on seeds 0 to 4 by
+#: ``balanced-choice``; 1 where none is named.
+CHOSEN: Mapping[int, Mapping[str, int]] = {100: {}, 1000: {}}
 
 
 def make(request: Request) -> Experiment:
     """Return the definition: a row for each number of clients."""
     dataset = request.dataset or DATASET
-    wanted = request.chosen(METHODS, "balanced")
+    wanted = request.chosen((*METHODS, FULL), "balanced")
     cells = tuple(
         Cell(
             f"{dataset}, K={n_clients}",
-            method,
-            _config(request, dataset, method, n_clients),
+            column(method, step),
+            settings(request, dataset, method, n_clients, step),
             wanted=method in wanted,
             aim=AIM if dataset.endswith("mnist") else None,
         )
         for n_clients in CLIENTS
-        for method in METHODS
+        for method in (*METHODS, FULL)
+        # FedAvg's own step stays beside the chosen one: others are compared with it.
+        for step in sorted({CHOSEN[n_clients].get(method, 1), *[1] * (method == BASELINE)})
     )
     return Experiment(
         "balanced",
@@ -55,6 +64,18 @@ def make(request: Request) -> Experiment:
     )
 
 
-def _config(request: Request, dataset: str, method: str, n_clients: int) -> RunConfig:
-    config = request.config(dataset, method, data__n_clients=n_clients)
-    return config if request.rounds or request.quick else config.replace(rounds=ROUNDS)
+def column(method: str, step: int) -> str:
+    """Return the name of a column, which names its folder: the step is left out if it is 1."""
+    return method if step == 1 else f"{method}, step {step}"
+
+
+def has_own_step(method: str) -> bool:
+    """Return whether a method has a rule of its own for the server's step."""
+    return method != FULL and "optimiser" in KNOWN[method].server
+
+
+def settings(request: Request, dataset: str, method: str, n_clients: int, step: int) -> RunConfig:
+    """Return the settings of one method; ``full`` is FedAvg with full participation."""
+    n_select = n_clients if method == FULL else 10
+    name = BASELINE if method == FULL else method
+    return config(request, dataset, n_clients, ROUNDS, n_select, step, name)

@@ -1,0 +1,39 @@
+"""The choice of each method's server step, on seeds 0 to 4; ``balanced`` has fresh seeds.
+
+Every method runs at a server step of 1, 2 and 4; presets with a rule of their own for the step
+run once. The steps that were best are written down in `balanced.CHOSEN` by hand, and stay.
+"""
+
+from __future__ import annotations
+
+from ..definition import DATASET, FULL, Cell, Experiment, Request
+from ..figures import draw_ladder
+from .balanced import AIM, BASELINE, CLIENTS, METHODS, column, has_own_step, settings
+
+STEPS = (1, 2, 4)
+
+
+def make(request: Request) -> Experiment:
+    """Return the definition: a row for each number of clients, a column for method and step."""
+    dataset = request.dataset or DATASET
+    wanted = request.chosen((*METHODS, FULL), "balanced-choice")
+    cells = tuple(
+        Cell(
+            f"{dataset}, K={n_clients}",
+            column(method, step),
+            settings(request, dataset, method, n_clients, step),
+            wanted=method in wanted,
+            aim=AIM if dataset.endswith("mnist") else None,
+        )
+        for n_clients in CLIENTS
+        for method in (*METHODS, FULL)
+        for step in ((1,) if has_own_step(method) else STEPS)
+    )
+    return Experiment(
+        "balanced-choice",
+        "Balanced draws: the choice of each server step",
+        cells,
+        request.n_seeds(5),
+        baseline=BASELINE,
+        draw=draw_ladder,
+    )
