@@ -169,6 +169,21 @@ class History:
         """Return the largest `name` of any round, or 0."""
         return max((r.get(name, 0) for r in self.rounds), default=0)
 
+    def samples(self) -> np.ndarray | None:
+        """Return the training samples processed by the end of each round, all epochs counted.
+
+        None for a run that did not record the sizes of the picked clients.
+        """
+        if not any("sizes" in r or "samples" in r for r in self.rounds):
+            return None
+        each = [r.get("samples", sum(r.get("sizes", ()))) for r in self.rounds]
+        processed: np.ndarray = np.cumsum(each) * self.config.training.epochs
+        return processed
+
+    def until(self, round: int) -> History:
+        """Return the history as it was after `round` rounds."""
+        return History(self.config, self.facts, self.rounds[:round])
+
     def seconds(self, name: str) -> float:
         """Return the seconds spent on `name` (select, train, evaluate, round)."""
         return float(sum(r.get(TIMING, {}).get(name, 0.0) for r in self.rounds))
@@ -225,7 +240,7 @@ class History:
             "uplink": self.total("uplink"),
             "downlink": self.total("downlink"),
             "probe_bytes": self.total("probe_bytes"),
-            "failures": sum(len(record.get("failed", ())) for record in self.rounds),
+            "failures": sum(r.get("n_failed", len(r.get("failed", ()))) for r in self.rounds),
             "covered": None if (covered := self.final("covered")) is None else int(covered),
             "tv_mean": self.mean("tv_mean"),
             "seconds": self.seconds("round"),

@@ -30,8 +30,9 @@ _COUNTS: Final = {
 CLIENTS: Final = ("picked", "reported", "failed")
 #: Entries of a round that are one number each, where they are there.
 NUMBERS: Final = (
-    "accuracy", "ari", "available", "covered", "downlink", "entropy", "gap", "loss", "mse",
-    "probe_bytes", "probe_trained", "probed", "simulated_clock", "simulated_seconds", "tv_max",
+    "accuracy", "accuracy_weighted", "ari", "available", "covered", "downlink", "entropy", "gap",
+    "loss", "memory_bytes", "mse", "mse_weighted", "n_failed", "probe_bytes", "probe_trained",
+    "probed", "samples", "selector_bytes", "simulated_clock", "simulated_seconds", "tv_max",
     "tv_mean", "uplink", "warmup", "worst_decile",
 )  # fmt: skip
 
@@ -96,6 +97,9 @@ def check_facts(facts: Any, where: str) -> Record:
             raise StoreError(f"{where}: {name} must be in 0..{most}, got {facts[name]!r:.40}")
     if not isinstance(facts.get("data") or {}, dict):
         raise StoreError(f"{where}: data must be a table, got {facts['data']!r:.40}")
+    origin = facts.get("origin") or {}
+    if not isinstance(origin, dict) or not all(isinstance(v, str) for v in origin.values()):
+        raise StoreError(f"{where}: origin must be a table of words, got {origin!r:.40}")
     for name in ("model", "algorithm", "policy", "metric"):
         if not isinstance(facts.get(name) or "", str):
             raise StoreError(f"{where}: {name} must be a name, got {facts[name]!r:.40}")
@@ -123,6 +127,9 @@ def _check_round(record: Record, where: str, numbers: tuple[str, ...], n_clients
         ids = record.get(name, [])
         if not isinstance(ids, list) or not all(_is_count(k, n_clients - 1) for k in ids):
             raise StoreError(f"{where}: {name} must be ids in 0..{n_clients - 1}, got {ids!r:.60}")
+    sizes = record.get("sizes", [])
+    if not isinstance(sizes, list) or not all(_is_count(n, 2**53) for n in sizes):
+        raise StoreError(f"{where}: sizes must be counts of samples, got {sizes!r:.60}")
     sizes = record.get("coalition_sizes", [])
     if not isinstance(sizes, list) or not all(_is_count(n, n_clients) for n in sizes):
         raise StoreError(f"{where}: coalition_sizes must be counts of clients, got {sizes!r:.60}")

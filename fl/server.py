@@ -31,6 +31,7 @@ from .local_work import LocalRound, LocalWork
 from .meter import Meter
 from .models import DEFAULT_MODEL, MODELS
 from .optimiser import rate
+from .origin import origin
 from .own import Own, describe
 from .plugins import MODELS_GROUP, load
 from .policy import Policy, blur_of, model_guards
@@ -151,6 +152,7 @@ class Server:
             "algorithm": config.algorithm.name,
             "policy": config.selection.policy,
             "warmup": self.policy.warmup,
+            "origin": origin(),
         }
 
     # -- one round ---------------------------------------------------------------

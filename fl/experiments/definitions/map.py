@@ -27,7 +27,7 @@ def make(request: Request) -> Experiment:
     wanted = request.chosen(METHODS, "map")
     cells = tuple(
         Cell(
-            name(n_clients, percent, alpha, step),
+            ("" if dataset == DATASET else f"{dataset}, ") + name(n_clients, percent, alpha, step),
             method,
             config(
                 request, dataset, n_clients, ROUNDS, n_clients * percent // 100, step, method

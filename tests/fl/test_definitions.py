@@ -1,0 +1,155 @@
+"""Definitions of experiments: every policy has a column, runs are shared, slices can be run."""
+
+import pytest
+
+from cvrcore.selectors import BUILT_IN
+from fl.config import ConfigError
+from fl.experiments import NAMES, Request, reproduce
+from fl.experiments.definition import FULL, slug
+from fl.experiments.definitions import balanced, balanced_choice, ceiling, define, devices
+from fl.experiments.definitions import map as regimes
+from fl.presets import METHODS, STEADY, TABLE, ZOO, make_config
+
+EACH = [name for name in NAMES if name != "all"]
+
+
+def cells_of(name, **request):
+    return {(cell.row, cell.column): cell for cell in define(name, Request(**request)).cells}
+
+
+def test_every_policy_has_a_column_with_the_merge_of_its_paper():
+    policies = {cell.config.selection.policy for cell in cells_of("policies").values()}
+    assert policies == set(BUILT_IN)
+    merges = {name: make_config("mnist", name).aggregator for name in ZOO}
+    assert {n for n, merge in merges.items() if merge == "importance"} == {
+        "optimal", "k-vib", "pivotal",
+    }  # fmt: skip
+    assert {n for n, merge in merges.items() if merge == "mean"} == {"multinomial", "clustered"}
+    assert (merges["divfl"], merges["drift"]) == ("coalition-mass", "memory")
+    assert make_config("mnist", "shapley").selection.server_samples > 0
+    assert make_config("mnist", "fedavg+optimal").aggregator == "sizes"
+
+
+def test_a_folder_holds_runs_of_one_setting_whatever_table_asks():
+    held = {}
+    for dataset in (None, "cifar10"):
+        for name in EACH:
+            if name in ("regression", "theory", "variance") and dataset:
+                continue
+            for cell in define(name, Request(dataset=dataset)).cells:
+                place = cell.place(name, "")
+                assert held.setdefault(place, cell.config) == cell.config, place
+    assert len({str(place) for place in held}) == len({str(place).lower() for place in held})
+
+
+def test_old_runs_of_the_classification_table_stay_valid():
+    table = cells_of("classification")
+    for name in TABLE:
+        cell = table["mnist", name]
+        assert cell.place("classification", "").as_posix() == f"classification/mnist/{name}"
+        assert cell.config == make_config("mnist", name, "paper")
+    assert {("mnist", STEADY), ("cifar100", "fedavg-memory")} <= table.keys()
+    assert ("fashion-mnist", "fedavg") in cells_of("classification", dataset="fashion-mnist")
+
+
+def test_policies_share_runs_with_other_tables():
+    table = cells_of("policies")
+    assert table["mnist", "oort"].home == "classification/mnist/oort"
+    assert table["mnist, devices", "oort"].home == "devices/mnist/oort"
+    assert table["mnist", "hics"].home == ""
+    seeds = {row: table[row, "fedavg"].seeds for row, column in table if column == "fedavg"}
+    assert seeds == {"mnist": 5, "cifar10": 3, "shakespeare": 3, "mnist, devices": 3}
+    assert all(cell.config.fleet.enabled for cell in cells_of("devices").values())
+    assert cells_of("devices")["mnist", "fedavg"].config.fleet.speed_spread == 1.0
+    assert devices.FLEET.keys() <= {f"fleet__{n}" for n in vars(make_config("mnist").fleet)}
+
+
+def test_scripts_have_their_preset_whatever_is_asked():
+    experiment = define("scripts", Request(preset="paper"))
+    assert {cell.config.preset for cell in experiment.cells} == {"scripts"} == {experiment.preset}
+    assert {cell.config.training.batch_size for cell in experiment.cells} == {32}
+    assert all(cell.paper for cell in experiment.cells)
+    assert define("scripts", Request(dataset="cifar10")).seeds == 3 != experiment.seeds == 5
+
+
+def test_the_ceiling_has_all_clients_at_three_steps():
+    for (row, column), cell in cells_of("ceiling").items():
+        full = column.startswith(FULL)
+        assert (cell.config.selection.n_select == cell.config.data.n_clients) == full
+        if full:
+            assert (cell.config.server.lr or 1.0) == float(column[-1])
+        assert f"K={cell.config.data.n_clients}" in row
+    shared = cells_of("ceiling")["mnist, K=1000", "full, step 2"]
+    other = cells_of("balanced-choice")["mnist, K=1000", "full, step 2"]
+    assert shared.place("ceiling", "") == other.place("balanced-choice", "")
+    assert shared.config == other.config
+    assert set(ceiling.STEPS) == {1, 2, 4}
+
+
+def test_the_map_covers_the_plan():
+    table = cells_of("map")
+    assert len({row for row, _ in table}) == 2 * 5 * (3 + 2)
+    assert {method for _, method in table} <= METHODS.keys()
+    cell = table["K=1000, 1 %, alpha 0.1, step 4", "pivotal-factor"].config
+    assert (cell.data.n_clients, cell.selection.n_select, cell.data.alpha) == (1000, 10, 0.1)
+    assert (cell.server.lr, cell.rounds, cell.eval_every) == (4.0, 100, 5)
+    assert regimes.name(100, 30, 0.05, 1) == "K=100, 30 %, alpha 0.05"
+
+
+def test_steps_are_chosen_on_other_seeds_than_they_are_tested_on():
+    choice, test = define("balanced-choice", Request()), define("balanced", Request())
+    assert max(choice.first_seed + choice.seeds, 5) <= test.first_seed
+    columns = {cell.column for cell in choice.cells}
+    assert {"fedavg", "fedavg, step 2", "fedavg, step 4", "full, step 4"} <= columns
+    assert "balanced-factor, step 2" not in columns  # it has a rule of its own
+    assert set(balanced_choice.METHODS) == set(balanced.METHODS)
+
+
+def test_a_chosen_step_has_a_folder_of_its_own(monkeypatch):
+    before = cells_of("balanced")["mnist, K=100", "fedcbs"].place("balanced", "")
+    assert before.as_posix() == "balanced/mnist-k-100/fedcbs"
+    monkeypatch.setattr(balanced, "CHOSEN", {100: {"fedcbs": 2, "fedavg": 4}, 1000: {}})
+    table = cells_of("balanced")
+    cell = table["mnist, K=100", "fedcbs, step 2"]
+    assert cell.config.server.lr == 2.0
+    assert cell.place("balanced", "") != before
+    assert ("mnist, K=100", "fedcbs") not in table
+    assert {("mnist, K=100", "fedavg"), ("mnist, K=100", "fedavg, step 4")} <= table.keys()
+
+
+def test_rows_and_columns_choose_a_slice():
+    wanted = [c for c in cells_of("map", rows=("K=1000, 1 %*",)).values() if c.wanted]
+    assert {(c.config.data.n_clients, c.config.selection.n_select) for c in wanted} == {(1000, 10)}
+    same = [c for c in cells_of("map", rows=("k-1000-1-alpha*",)).values() if c.wanted]
+    assert wanted == same
+    both = cells_of("ceiling", rows=("mnist*",), columns=("full, step 1",))
+    assert {c.column for c in both.values() if c.wanted} == {"full, step 1"}
+    assert {c.row for c in both.values() if c.wanted} == {"mnist, K=100", "mnist, K=1000"}
+    assert len(both) == len(cells_of("ceiling"))  # the others are shown still
+    text = Request(rows=("K=1000*",)).command("map")
+    assert text.endswith("--rows 'K=1000*'")
+    assert len({slug(row) for row, _ in cells_of("map")}) == 50
+    with pytest.raises(ConfigError, match=r"rows must fit one of mnist.*got 'cifar\*'"):
+        define("classification", Request(rows=("cifar*",)))
+
+
+def test_cells_have_seeds_of_their_own(tmp_path, monkeypatch):
+    from fl.loop import run
+
+    seen = []
+
+    def note(config, folder, **options):
+        seen.append((folder.parent.name, config.seed))
+        return run(config.replace(rounds=1), None)
+
+    monkeypatch.setattr("fl.loop.run", note)
+    monkeypatch.setattr("fl.experiments.runner.draw_curves", lambda *a: [])
+    monkeypatch.setattr(devices, "SEEDS", 1)
+    slim = Request(dataset="mnist", rows=("mnist*",), methods=("fedavg",), rounds=1)
+    experiment = define("policies", slim)
+    assert {c.row: len(experiment.seeds_of(c)) for c in experiment.cells if c.wanted} == {
+        "mnist": 5, "mnist, devices": 1,
+    }  # fmt: skip
+    small = Request(quick=True, dataset="digits", rounds=1, seeds=2, columns=("hics",))
+    reproduce("policies", small, tmp_path)
+    assert seen == [("hics", 0), ("hics", 1)]
