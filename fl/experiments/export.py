@@ -1,76 +1,117 @@
-"""Experiments in, documents out: ``python -m fl.experiments.export RUNS DOCS``.
+"""Experiments in, documents out: ``python -m fl.experiments.export RUNS docs``.
 
-For each experiment below RUNS, writes ``DOCS/results/NAME.csv`` and copies its figures to
-``DOCS/figures``; then fills the tables of ``DOCS/results.md`` between the lines
-``<!-- table NAME -->`` and ``<!-- end NAME -->``. The words around them stay as they are.
+For each experiment below RUNS, adds its numbers to ``docs/results/NAME.csv`` and copies its
+figures to ``docs/figures``; then fills the tables of ``docs/results.md`` and
+``docs/results/*.md`` from the CSV files, see `documents`. A cell of the CSV file that rests on
+more seeds than RUNS holds stays as it is, and so do the figures of its row. RUNS may also be the
+folder of an archive, ``docs/results/runs``. Without RUNS, only the tables are filled.
 """
 
 from __future__ import annotations
 
-import re
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..presets import BALANCED, STEADY
 from ..store import StoreError
+from .archive import SUFFIX, unpack
+from .definition import Request, slug
+from .documents import completed, defined, fill_pages, merged, read_rows, write_rows
+from .documents import fill as fill
+from .figures import draw_curves
 from .manifest import MANIFEST
 from .measures import rows_of, versus
-from .results import read_figure, read_results
-from .table import Row, write_csv
-from .text_tables import document_tables
+from .results import Results, read_figure, read_results
+from .table import Row
 
 #: Methods of each experiment that are compared, pair by pair, with all others of their row.
-OURS = {"beyond": (STEADY,), "holdout": (STEADY,), "balanced": tuple(BALANCED)}
+OURS = {
+    "beyond": (STEADY,),
+    "holdout": (STEADY,),
+    "balanced": tuple(BALANCED),
+    "balanced-choice": tuple(BALANCED),
+}
 
 
 def export(runs: Path, docs: Path) -> list[Path]:
-    """Write CSV files, figures and tables of every experiment in `runs`; return the files."""
+    """Write CSV files, figures and tables of every experiment in `runs`; return the files.
+
+    `runs` is a folder of run folders, or of an archive.
+    """
+    if any(runs.glob(f"*{SUFFIX}")):
+        with tempfile.TemporaryDirectory() as place:
+            unpack(runs, Path(place))
+            redraw(Path(place))
+            return export(Path(place), docs)
     folders = sorted(path.parent for path in runs.glob(f"*/{MANIFEST}"))
     if not folders:
         raise StoreError(f"{runs} holds no experiment: no folder in it has {MANIFEST}")
     written = []
-    tables: dict[str, str] = {}
     for folder in folders:
         results, rows, name = read_results(folder), rows_of(folder), folder.name
+        path = docs / "results" / f"{name}.csv"
+        if not results.cells:
+            written.append(write_rows(path, rows))
+            written += _figures(results, docs, name, set())
+            continue
+        if not any(row["seeds"] for row in rows) or not results.baseline:
+            written += _figures(results, docs, name, set())
+            continue
+        older = read_rows(path)
+        plan = None if results.quick else defined(name)
+        rows = completed(merged(older, rows, ("row", "column")), plan)
+        written.append(write_rows(path, rows))
         paired = [row for method in OURS.get(results.name, ()) for row in versus(results, method)]
-        found = document_tables(results, rows, paired)
-        tables |= {f"{name}{ending}": table for ending, table in found.items()}
-        for ending, some in {"": rows, "-paired": paired}.items():
-            if some and ending in found:
-                written.append(_write(docs / "results" / f"{name}{ending}.csv", some))
-        for figure in results.figures:
-            place = docs / "figures" / f"{name}-{figure.name}"
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(read_figure(figure))
-            written.append(place)
-    page = docs / "results.md"
-    if page.exists():
-        page.write_text(fill(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
-        written.append(page)
+        path = path.with_name(f"{name}-paired.csv")
+        paired = merged(read_rows(path), paired, ("row", "method", "against"))
+        if paired:
+            written.append(write_rows(path, paired))
+        written += _figures(results, docs, name, _richer(older, results))
+    return [*written, *fill_pages(docs)]
+
+
+def redraw(runs: Path) -> None:
+    """Draw the figures of every experiment in `runs` anew, as far as they need no other file."""
+    for folder in sorted(path.parent for path in runs.glob(f"*/{MANIFEST}")):
+        experiment = defined(folder.name)
+        if experiment is None or not experiment.baseline:
+            continue
+        (experiment.draw or draw_curves)(folder, Request())
+
+
+def _richer(older: Sequence[Row], results: Results) -> set[str]:
+    """Return the rows of which the CSV file had more seeds than the runs do."""
+    found = {(cell.row, cell.column): len(cell.runs) for cell in results.cells}
+    return {r["row"] for r in older if (r["seeds"] or 0) > found.get((r["row"], r["column"]), 0)}
+
+
+def _figures(results: Results, docs: Path, name: str, kept: set[str]) -> list[Path]:
+    """Copy the figures of an experiment, except those of the rows `kept`."""
+    written = []
+    for figure in results.figures:
+        place = docs / "figures" / f"{name}-{figure.name}"
+        if not figure.is_file():
+            continue
+        if place.exists() and any(figure.name.startswith(f"{slug(row)}-") for row in kept):
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(read_figure(figure))
+        written.append(place)
     return written
-
-
-def _write(path: Path, rows: Sequence[Row]) -> Path:
-    """Write rows as CSV, floats to six digits."""
-    short = [{k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.items()} for r in rows]
-    write_csv(path, short)
-    return path
-
-
-def fill(text: str, tables: dict[str, str]) -> str:
-    """Replace the text between the marks of each table; tables without marks are left out."""
-    for name, table in tables.items():
-        mark = re.escape(name)
-        found = re.search(rf"<!-- table {mark} -->\n(.*?)<!-- end {mark} -->", text, re.DOTALL)
-        if found:
-            text = f"{text[: found.start(1)]}\n{table}\n{text[found.end(1) :]}"
-    return text
 
 
 def main() -> None:
     """Export the folders named on the command line."""
-    for path in export(Path(sys.argv[1]), Path(sys.argv[2])):
+    match sys.argv[1:]:
+        case [docs]:
+            written = fill_pages(Path(docs))
+        case [runs, docs]:
+            written = export(Path(runs), Path(docs))
+        case _:
+            sys.exit("usage: python -m fl.experiments.export [RUNS] DOCS")
+    for path in written:
         print(path)
 
 

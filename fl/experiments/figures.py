@@ -71,6 +71,7 @@ def draw_bands(
     reference: str = "",
     target: float | None = None,
     title: str = "",
+    xlabel: str = "round",
 ) -> Figure:
     """Draw the metric by round: lines in one panel, or a panel for each of many methods.
 
@@ -81,7 +82,7 @@ def draw_bands(
         figure = new_figure(WIDTH, 4.3)
         panels = [figure.subplots()]
         _lines(panels[0], bands, colour)
-        plain(panels[0], xlabel="round", ylabel=ylabel, title=title)
+        plain(panels[0], xlabel=xlabel, ylabel=ylabel, title=title)
         drawing.legend(figure, panels[0])
     else:
         figure, panels = grid(len(bands), 1.9, sharex=True, sharey=True)
@@ -91,7 +92,7 @@ def draw_bands(
                 axes.plot(other.rounds, other.mean, color=MUTED, lw=0.9, alpha=0.8)
             _lines(axes, {name: found}, colour)
             plain(axes, title=name)
-        drawing.label_edges(panels, "round")
+        drawing.label_edges(panels, xlabel)
         figure.supylabel(ylabel, color=MUTED, fontsize=9)
         figure.suptitle(title, color=INK, fontsize=9.5)
     means = [found.mean for found in bands.values()]

@@ -17,8 +17,9 @@ from ..store import StoreError, read_json, refuse_another, write_json
 from .definition import Cell, Experiment, Request
 
 MANIFEST = "experiment.json"
-#: Settings in which methods may differ and still be compared.
-_OF_METHOD = ("method", "algorithm", "aggregator", "selection")
+#: Settings in which methods may differ and still be compared: how clients are picked, how they
+#: train and are merged, and the server's step.
+_OF_METHOD = ("method", "algorithm", "aggregator", "selection", "server")
 
 
 class Manifest:

@@ -11,6 +11,7 @@ from cvrcore.state import load_state
 
 from ..store import read_json
 from .results import CellResults, Results, Run, read_results
+from .shares import costs, full_runs, plain_runs
 from .statistics import comparable, difference, readers, spread, spreads
 from .table import Row
 
@@ -19,7 +20,10 @@ CSV = (
     "row", "column", "method", "paper", "paper_2std", "seeds", "last_five", "last_five_2std",
     "final", "final_2std", "difference", "low", "high", "target", "rounds_to_target", "reached",
     "swing", "spread", "worst_decile", "consensus", "tv_mean", "megabytes", "megabytes_to_target",
-    "seconds", "memory_megabytes", "select_ms", "merge_ms", "selector_megabytes", "command",
+    "seconds", "memory_megabytes", "select_ms", "merge_ms", "selector_megabytes", "weighted",
+    "gap_share", "gap_low", "gap_high", "gap_pairs", "samples", "at_equal_samples",
+    "extra_megabytes", "server_ms", "simulated_seconds_to_target", "simulated_seconds", "commit",
+    "machine", "command",
 )  # fmt: skip
 #: Numbers that `versus` compares.
 _COMPARED = ("last_five", "spread", "worst_decile", "rounds_to_target", "megabytes_to_target")
@@ -53,9 +57,12 @@ def measure(results: Results, targets: Mapping[str, float | None] | None = None)
     mean paired difference of ``last_five`` to the baseline of the row, ``low`` and ``high``
     its interval, ``pairs`` their number; ``final_difference`` and so on that of ``final``.
     ``reached`` counts the seeds that met the target: the cell's own, or that of its row in
-    `targets`.
+    `targets`. ``gap_share`` and what `shares.costs` returns with it compare the cell with FedAvg
+    and with full participation; ``commit`` and ``machine`` say where its runs were made.
     """
     bases = {name: baseline_of(results, cells) for name, cells in results.rows.items()}
+    plain = {name: plain_runs(cells) for name, cells in results.rows.items()}
+    full = {name: full_runs(cells, results.folder) for name, cells in results.rows.items()}
     read, rows = readers(results.form[1]), []
     for cell in results.cells:
         base, target = bases[cell.row], (targets or {}).get(cell.row, cell.target)
@@ -68,12 +75,22 @@ def measure(results: Results, targets: Mapping[str, float | None] | None = None)
         row["reference"] = base.column
         for name, over_seeds in found.items():
             row |= {name: over_seeds.mean, f"{name}_2std": over_seeds.two_std}
+        row |= costs(cell.by_seed, plain[cell.row], full[cell.row], results.form[1])
+        row |= origins(cell.runs)
         for name, prefix in {"last_five": "", "final": "final_"}.items():
             gap = difference(cell.by_seed, {} if cell is base else base.by_seed, read[name])
             row |= {f"{prefix}difference": gap.mean, f"{prefix}pairs": gap.n}
             row |= {f"{prefix}low": gap.low, f"{prefix}high": gap.high}
         rows.append(row)
     return rows
+
+
+def origins(runs: Sequence[Run]) -> Row:
+    """Return the commits and kinds of machine of runs, each once; None where none is recorded."""
+    found = [run.history.facts.get("origin") or {} for run in runs]
+    names = ("commit", "machine")
+    each = {name: dict.fromkeys(o[name] for o in found if name in o) for name in names}
+    return {name: "; ".join(values) or None for name, values in each.items()}
 
 
 def baseline_of(results: Results, cells: list[CellResults]) -> CellResults:

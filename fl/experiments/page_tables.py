@@ -18,9 +18,23 @@ from .measures import baseline_of, measure
 from .results import CellResults, ReportError, Results, Run
 from .statistics import default_target
 from .table import Column, Row, Table
-from .text_tables import THEORY, simulated_columns
+from .text_tables import THEORY, present, simulated_columns
 
 NOT_RUN = "not run"
+#: Columns that are there where runs with full participation are.
+_SHARES = (
+    Column("gap closed, %", "gap_share", ".0f", "gap_closed_percent"),
+    Column("95 % from", "gap_low", ".0f", "gap_closed_low_percent"),
+    Column("to", "gap_high", ".0f", "gap_closed_high_percent"),
+)
+#: Columns that are there where runs recorded them.
+_COSTS = (
+    Column("by samples, %", "weighted", ".2f", "weighted_percent"),
+    Column("samples, M", "samples", ".2f", "samples_millions"),
+    Column("at equal samples, %", "at_equal_samples", ".2f", "at_equal_samples_percent"),
+    Column("MB more than FedAvg", "extra_megabytes", ".1f"),
+    Column("server, ms a round", "server_ms", ".1f"),
+)
 
 
 @functools.cache
@@ -95,7 +109,9 @@ def page_tables(results: Results, rows: Sequence[Row]) -> list[Table]:
     text = {"what": what, "origin": " or ".join(dict.fromkeys(origins))}
     tables = [
         make_table(results, "results", "Results", _results(results), rows, **text),
-        make_table(results, "differences", "Paired differences", _differences(results), others),
+        make_table(
+            results, "differences", "Paired differences", _differences(results, others), others
+        ),
         make_table(
             results, "progress", "Progress and cost", _progress(results, begun), begun, **text
         ),
@@ -139,7 +155,7 @@ def _results(results: Results) -> list[Column]:
     return columns if with_paper else [*columns[:4], *columns[7:]]
 
 
-def _differences(results: Results) -> list[Column]:
+def _differences(results: Results, rows: Sequence[Row]) -> list[Column]:
     """Return the columns of each method against the reference of its row, paired by seed."""
     end, (unit, _, digits) = "_points" * results.accuracy, results.form
     form, points = f"+.{digits}f", "points" if results.accuracy else unit
@@ -154,6 +170,7 @@ def _differences(results: Results) -> list[Column]:
         Column("95 % from", "final_low", form, f"final_low{end}"),
         Column("to", "final_high", form, f"final_high{end}"),
         Column("verdict", "verdict", absent=NOT_RUN),
+        *present(_SHARES, rows),
     ]
 
 
@@ -172,6 +189,7 @@ def _progress(results: Results, rows: Sequence[Row]) -> list[Column]:
         Column("MB to it", "megabytes_to_target", fine),
         Column("MB in all", "megabytes", fine),
         *simulated_columns(rows, "simulated s to it", "simulated s in all"),
+        *present(_COSTS, rows),
     ]
 
 

@@ -1,7 +1,9 @@
 """Histories of runs in; means, paired differences and curves over seeds out.
 
 One rule for intervals: Student's 95 % interval of the mean of differences paired by seed, over
-runs of the same protocol, and none for fewer than three pairs.
+runs of the same protocol, and none for fewer than three pairs. The protocol is everything but the
+method: data, model, training and rounds. Selection, algorithm, aggregator and the server's step
+belong to the method.
 """
 
 from __future__ import annotations
@@ -60,9 +62,10 @@ def readers(scale: float, target: float | None = None) -> dict[str, Reader]:
     """Return the numbers that tables show of a run, by name.
 
     Metrics are multiplied by `scale`; `target`, not scaled, is the metric whose first round
-    is looked for. ``swing`` and ``spread`` are standard deviations of the last fifty and ten
-    evaluations; ``worst_decile`` is over the last five; ``memory_megabytes`` is the most that
-    the aggregator kept.
+    is looked for. ``weighted`` counts clients by their test samples; ``samples`` are millions of
+    training samples, all epochs counted. ``swing`` and ``spread`` are standard deviations of the
+    last fifty and ten evaluations; ``worst_decile`` is over the last five; ``memory_megabytes``
+    is the most that the aggregator kept; ``server_ms`` are selection and merge together.
     """
 
     def scaled(read: Reader) -> Reader:
@@ -85,11 +88,20 @@ def readers(scale: float, target: float | None = None) -> dict[str, Reader]:
     def simulated(run: History) -> float | None:  # None without simulated devices
         return None if target is None else run.seconds_to(target)
 
-    def milliseconds(name: str) -> Reader:  # None in runs that are older than this timer
-        return lambda run: 1e3 * run.seconds(name) / len(run) if run.seconds(name) else None
+    def milliseconds(*names: str) -> Reader:  # None in runs that are older than a timer
+        def read(run: History) -> float | None:
+            parts = [run.seconds(name) for name in names]
+            return 1e3 * sum(parts) / len(run) if all(parts) else None
+
+        return read
+
+    def samples(run: History) -> float | None:
+        processed = run.samples()
+        return None if processed is None else float(processed[-1]) / 1e6
 
     return {
         "last_five": scaled(lambda run: run.last_five()),
+        "weighted": scaled(lambda run: run.last_five(f"{run.metric}_weighted")),
         "final": scaled(lambda run: run.final()),
         "best": scaled(lambda run: run.best()),
         "swing": deviation(50),
@@ -107,6 +119,8 @@ def readers(scale: float, target: float | None = None) -> dict[str, Reader]:
         "memory_megabytes": lambda run: run.most("memory_bytes") / 1e6,
         "select_ms": milliseconds("select"),
         "merge_ms": milliseconds("merge"),
+        "server_ms": milliseconds("select", "merge"),
+        "samples": samples,
     }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..history import History
+from .regimes import regime_table
 from .results import Results
 from .table import Column, Row, Table
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from rich.table import Table as TerminalTable
 
 #: Experiments whose table shows gain and cost of each part.
-LADDERS = ("beyond", "holdout", "balanced")
+LADDERS = (
+    "beyond", "holdout", "balanced", "balanced-choice", "policies", "devices", "ceiling",
+)  # fmt: skip
 #: Width of a terminal in which a ladder shows its paired differences.
 _WIDE = 110
 #: Width of a policy's name, and of an aggregator's numbers.
@@ -83,6 +86,17 @@ def _server(row: Row) -> str:
     return "-" if None in held else f"{sum(held):.1f}"
 
 
+def _milliseconds(row: Row) -> str:
+    """Return what selection and merge take together, in milliseconds a round."""
+    parts = (row["select_ms"], row["merge_ms"])
+    return "-" if None in parts else f"{sum(parts):.1f}"
+
+
+def present(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
+    """Return the columns that say something about at least one row."""
+    return [c for c in columns if any(c.text(row) not in ("-", "") for row in rows)]
+
+
 def _percent(row: Row, form: str) -> str:
     return "" if row["target"] is None else form.format(100 * row["target"])
 
@@ -136,20 +150,38 @@ _PAIRED = (
     _versus("rounds to aim", "rounds_to_target", 0),
     _versus("MB to aim", "megabytes_to_target", 0),
 )
+#: Beside the paper's mean over clients: clients by their samples, and how far to the ceiling.
+_WEIGHTED = Column("by samples, %", "weighted", ".2f")
+_SHARE = gap("gap closed, %\n[95 %]", ("gap_share", "gap_low", "gap_high"), 0)
 #: What a part gains, then what it costs; the third column is the difference to the baseline.
 _LADDER = (
     _SEEDS,
     pair("last five, %", "last_five"),
     gap("minus {}\n[95 %]", _DIFFERENCE),
+    _WEIGHTED,
+    _SHARE,
     Column("spread", "spread", ".2f"),
     Column("swing", "swing", ".2f"),
     Column("worst tenth, %", "worst_decile", ".2f"),
     Column("rounds\nto aim", show=_rounds),
     Column("MB\nto aim", "megabytes_to_target", ".0f"),
+    Column("extra MB", "extra_megabytes", "+.0f"),
+    Column("simulated s\nto aim", "simulated_seconds_to_target", ".0f"),
+    Column("simulated s", "simulated_seconds", ".0f"),
+    Column("samples, M", "samples", ".2f"),
+    Column("at equal samples, %", "at_equal_samples", ".2f"),
     Column("select, MB", "selector_megabytes", ".1f"),
     Column("merge, MB", "memory_megabytes", ".1f"),
-    Column("select, ms", "select_ms", ".1f"),
-    Column("merge, ms", "merge_ms", ".1f"),
+    Column("server, ms", show=_milliseconds),
+)
+#: Columns of the summary of all tables.
+SUMMARY_COLUMNS = (
+    _SEEDS,
+    pair("last five, %", "last_five"),
+    gap("minus FedAvg [95 %]", _DIFFERENCE),
+    _SHARE,
+    Column("rounds to aim", show=_rounds),
+    Column("server, MB", show=_server),
 )
 
 
@@ -175,9 +207,13 @@ def document_tables(results: Results, rows: Sequence[Row], paired: Sequence[Row]
         return {"": Table(_VARIANCE, rows).markdown(left=3)}
     if results.name in LADDERS:
         name = Column("", show=lambda row: row["row"] + _percent(row, " ({:.0f} %)"))
-        ladder = Table((name, Column("", "column"), *_LADDER), rows).markdown()
+        shown = [name, Column("", "column"), *present(_LADDER, rows)]
+        ladder = Table(shown, rows).markdown()
         ladder = ladder.replace("minus {}", f"minus {results.baseline}", 1)
-        return {"": ladder + tail, "-paired": Table(_PAIRED, paired).markdown()}
+        found = {"": ladder + tail}
+        return found | ({"-paired": Table(_PAIRED, paired).markdown()} if paired else {})
+    if results.name == "map":
+        return {"": regime_table(rows).markdown(left=1) + tail}
     if not results.baseline:
         return {}
     unit, _, digits = results.form
@@ -187,6 +223,7 @@ def document_tables(results: Results, rows: Sequence[Row], paired: Sequence[Row]
     if any(row["paper"] is not None for row in rows):
         columns.append(pair(f"paper, {unit}", "paper", digits, missing="-"))
     columns.append(gap(f"minus {results.baseline} [95 %]", _DIFFERENCE, digits))
+    columns += present([_WEIGHTED, _SHARE] if results.accuracy else [], rows)
     target = max((row["target"] or 0.0 for row in rows), default=0.0)
     if target:
         columns.append(Column(f"rounds to {100 * target:.0f} %", show=_rounds))
@@ -224,21 +261,28 @@ def terminal_tables(
     if results.name == "variance":
         yield from _variance_tables(rows, results.heading, width)
     elif results.name in LADDERS:
-        seeds, late, difference, spread, _, _, rounds, megabytes, *_ = _LADDER
+        named = {column.heading: column for column in _LADDER}
+        seeds, late, difference, weighted, share, spread = _LADDER[:6]
         minus = Column(difference.heading.format(results.baseline), show=difference.show)
-        columns = [Column("part", "column"), seeds, late, *[minus] * (width >= _WIDE), spread]
-        columns += [rounds, megabytes, Column("server\nMB", show=_server)]
+        wide = [minus, *present([weighted, share], rows)] if width >= _WIDE else []
+        columns = [Column("part", "column"), seeds, late, *wide, spread]
+        columns += [named["rounds\nto aim"], named["MB\nto aim"]]
+        columns += present([named["simulated s\nto aim"]], rows)
+        columns += [Column("server\nMB", show=_server)]
         for name in alive:
             parts = [row for row in rows if row["row"] == name and row["seeds"]]
             aim = _percent(parts[0], ", aim {:.0f} %")
             title = f"{results.heading}: {name}{aim}; ± 2 std"
             yield Table(columns, parts, title).terminal(tight=True, wrapped=(0,))
+    elif results.name == "map":
+        yield regime_table([row for row in rows if row["row"] in alive]).terminal(tight=True)
     elif results.baseline:
         unit, _, digits = results.form
         columns = [Column("row", "row"), Column("column", "column"), _SEEDS]
         columns += [pair(f"last five, {unit}", "last_five", digits)]
         columns += [pair("paper", "paper", digits, missing="-")]
         columns += [gap("difference [95 %]", _DIFFERENCE, digits)]
+        columns += present([_WEIGHTED, _SHARE] if results.accuracy else [], rows)
         if any(row["reached"] is not None for row in rows):
             columns.append(Column("to target", show=_reached))
         title = f"{results.heading}; ± 2 std, paired with {results.baseline}"

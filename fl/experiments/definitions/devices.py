@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..clock import draw_clock
 from ..definition import DATASET, Cell, Experiment, Request
-from ..figures import draw_ladder
 
 BASELINE = "fedavg"
 SEEDS = 3
@@ -27,7 +27,7 @@ def make(request: Request) -> Experiment:
     wanted = request.chosen(METHODS, "devices")
     cells = tuple(cell(request, dataset, method, method in wanted) for method in METHODS)
     title = "Simulated time to accuracy when devices differ"
-    return Experiment("devices", title, cells, request.n_seeds(SEEDS), BASELINE, draw=draw_ladder)
+    return Experiment("devices", title, cells, request.n_seeds(SEEDS), BASELINE, draw=draw_clock)
 
 
 def cell(request: Request, dataset: str, method: str, wanted: bool, row: str = "") -> Cell:

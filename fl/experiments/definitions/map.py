@@ -7,7 +7,7 @@ of updates. Runs are short, 100 rounds with an evaluation every five, since ther
 from __future__ import annotations
 
 from ..definition import DATASET, Cell, Experiment, Request
-from ..figures import draw_ladder
+from ..regimes import draw_regimes
 from .ceiling import config
 
 BASELINE = "fedavg"
@@ -41,7 +41,7 @@ def make(request: Request) -> Experiment:
         for method in METHODS
     )
     title = "Where selection pays"
-    return Experiment("map", title, cells, request.n_seeds(SEEDS), BASELINE, draw=draw_ladder)
+    return Experiment("map", title, cells, request.n_seeds(SEEDS), BASELINE, draw=draw_regimes)
 
 
 def name(n_clients: int, percent: int, alpha: float, step: int) -> str:

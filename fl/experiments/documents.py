@@ -1,0 +1,221 @@
+"""CSV files of ``docs/results`` in, tables of pages out: what a page prints, a CSV file holds.
+
+Tables stand between the lines ``<!-- table NAME -->`` and ``<!-- end NAME -->`` of
+``docs/results.md`` and ``docs/results/*.md``; the words around them stay as they are.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..presets import BALANCED, STEADY
+from .definition import Experiment, Request
+from .definitions import NAMES, ORDER, define
+from .measures import CSV
+from .results import Results
+from .table import Column, Row, Table, write_csv
+from .text_tables import SUMMARY_COLUMNS, document_tables, present
+
+PAGE, FOLDER = "results.md", "results"
+#: Columns of text; all others are numbers.
+_TEXT = (
+    "row", "column", "method", "reference", "against", "commit", "machine", "command", "groups",
+    "policy", "aggregator",
+)  # fmt: skip
+#: Rows of the summary: table, row of it, and methods.
+SUMMARY = (
+    ("classification", "mnist", ("power-of-choice", "active", "fedcbs", "oort", "fedcvr-bolt")),
+    ("holdout", "mnist", (STEADY,)),
+    ("holdout", "fashion-mnist", (STEADY,)),
+    ("holdout", "synthetic", (STEADY,)),
+    ("holdout", "cifar10", (STEADY,)),
+    (
+        "balanced",
+        "mnist, K=1000",
+        ("fedavg-memory", "fedcvr-bolt", "fedcbs", "oort", STEADY, *BALANCED),
+    ),
+)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a CSV file that `write_rows` wrote; none if it does not exist."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        found = [{k: _value(k, v) for k, v in row.items()} for row in csv.DictReader(file)]
+    if found and {"row", "column"} <= found[0].keys():
+        # A number that is newer than the file is not known.
+        return [dict.fromkeys(CSV) | row for row in found]
+    return found
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> Path:
+    """Write rows as CSV, floats to six digits."""
+    short = [{k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.items()} for r in rows]
+    write_csv(path, short)
+    return path
+
+
+def _value(name: str, text: str) -> Any:
+    if text in ("", "True", "False"):
+        return {"": None, "True": True, "False": False}[text]
+    if name in _TEXT:  # a quote stands before text that looks like a formula
+        return text[1:] if re.match(r"'[=+\-@]", text) else text
+    return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+
+
+def defined(name: str) -> Experiment | None:
+    """Return the definition of the experiment whose CSV file is called `name`, if there is one."""
+    known = name.removesuffix("-quick")
+    return define(known, Request()) if known in NAMES and known != "all" else None
+
+
+def merged(older: Sequence[Row], newer: Sequence[Row], keys: Sequence[str]) -> list[Row]:
+    """Return the newer rows, and the older ones where they rest on more seeds or stand alone.
+
+    The runs of an older row may be gone: a table never loses seeds that it once had.
+    """
+    found = {tuple(row[k] for k in keys): row for row in older}
+    for row in newer:
+        key = tuple(row[k] for k in keys)
+        if key not in found or (row["seeds"] or 0) >= (found[key]["seeds"] or 0):
+            found[key] = row
+    first = [tuple(row[k] for k in keys) for row in newer]
+    order = [*first, *(key for key in found if key not in set(first))]
+    if len(keys) == 2:  # cells of a table: rows stay together
+        rows = list(dict.fromkeys(row["row"] for row in (*older, *newer)))
+        columns = list(dict.fromkeys(key[1] for key in order))
+        order.sort(key=lambda key: (rows.index(key[0]), columns.index(key[1])))
+    return [found[key] for key in order]
+
+
+def completed(rows: Sequence[Row], experiment: Experiment | None) -> list[Row]:
+    """Return rows with those cells of the definition that were never run, as empty rows."""
+    if experiment is None or not rows or "column" not in rows[0]:
+        return list(rows)
+    present = {row["row"] for row in rows}
+    blank = [
+        dict.fromkeys(CSV)
+        | {"row": cell.row, "column": cell.column, "method": cell.config.method, "seeds": 0}
+        | {"target": cell.target, "paper": cell.paper and cell.paper[0]}
+        | {"paper_2std": cell.paper and cell.paper[1]}
+        for cell in experiment.cells
+        if cell.row in present or cell.wanted
+    ]
+    return merged(rows, blank, ("row", "column"))
+
+
+def tables_of(name: str, rows: Sequence[Row], paired: Sequence[Row]) -> dict[str, str]:
+    """Return the Markdown tables of one CSV file, by name."""
+    experiment = defined(name)
+    if experiment is None or not rows:
+        return {}
+    results = Results(
+        name=experiment.name,
+        title=experiment.title,
+        metric=experiment.metric,
+        cells=(),
+        command="",
+        baseline=experiment.baseline,
+    )
+    found = document_tables(results, rows, paired)
+    return {f"{name}{ending}": table for ending, table in found.items()}
+
+
+def fill_pages(docs: Path) -> list[Path]:
+    """Fill the tables of every page below `docs` from its CSV files; return the pages."""
+    tables: dict[str, str] = {}
+    for path in sorted((docs / FOLDER).glob("*.csv")):
+        if not path.stem.endswith("-paired"):
+            paired = read_rows(path.with_name(f"{path.stem}-paired.csv"))
+            plan = None if path.stem.endswith("-quick") else defined(path.stem)
+            tables |= tables_of(path.stem, completed(read_rows(path), plan), paired)
+    for name in NAMES:
+        if name not in tables:
+            tables[name] = f"Not run yet: `cvrcore reproduce {name}`\n"
+    tables["progress"] = progress_table(docs / FOLDER).markdown(left=1)
+    tables["summary"] = summary_table(docs / FOLDER).markdown()
+    tables |= {f"{name}-figures": _figures(docs, name) for name in NAMES}
+    pages = [docs / PAGE, *sorted((docs / FOLDER).glob("*.md"))]
+    filled = [page for page in pages if page.exists()]
+    for page in filled:
+        page.write_text(fill(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
+    return filled
+
+
+def progress_table(folder: Path) -> Table:
+    """Return how many cells of each table are run, on how many seeds, and how many are planned."""
+    lines: list[Row] = []
+    for name in ORDER:
+        experiment = define(name, Request())
+        if not experiment.cells or name == "overview":
+            continue
+        rows = completed(read_rows(folder / f"{name}.csv"), experiment)
+        done = [row for row in rows if row["seeds"]]
+        planned = {(c.row, c.column): len(experiment.seeds_of(c)) for c in experiment.cells}
+        whole = sum(
+            row["seeds"] >= planned.get((row["row"], row["column"]), experiment.seeds)
+            for row in done
+        )
+        seeds = [row["seeds"] for row in done]
+        span = " to ".join(map(str, dict.fromkeys((min(seeds), max(seeds))))) if seeds else "-"
+        lines.append(
+            {
+                "name": f"[{name}]({FOLDER}/{name}.md)",
+                "cells": len(rows) or len(experiment.cells),
+                "done": len(done) or "not run",
+                "whole": whole,
+                "seeds": span,
+            }
+        )
+    columns = [Column("table", "name"), Column("cells", "cells"), Column("run", "done")]
+    columns += [Column("on all planned seeds", "whole"), Column("seeds", "seeds")]
+    return Table(columns, lines)
+
+
+def summary_table(folder: Path) -> Table:
+    """Return the methods of `SUMMARY` beside FedAvg, from the CSV files of their tables."""
+    lines = []
+    for name, place, methods in SUMMARY:
+        experiment = define(name, Request())
+        rows = read_rows(folder / f"{name}.csv")
+        paired = read_rows(folder / f"{name}-paired.csv")
+        for row in (r for r in rows if r["row"] == place and r["column"] in methods):
+            line = {**row, "where": f"[{name}]({FOLDER}/{name}.md): {place}"}
+            if experiment.baseline != "fedavg":  # then the difference is to another method
+                keys = {"row": place, "method": row["column"], "against": "fedavg"}
+                pairs = [p for p in paired if keys.items() <= p.items()]
+                line["difference"] = pairs[0]["last_five"] if pairs else None
+                line["low"] = pairs[0]["last_five_low"] if pairs else None
+                line["high"] = pairs[0]["last_five_high"] if pairs else None
+            lines.append(line)
+    shown = present(SUMMARY_COLUMNS, lines)
+    return Table([Column("table", "where"), Column("method", "column"), *shown], lines)
+
+
+def _figures(docs: Path, name: str) -> str:
+    """Return links to the figures and the CSV file of a table, as far as they exist."""
+    longer = [other for other in NAMES if other.startswith(f"{name}-")]
+    found = [
+        path
+        for path in sorted((docs / "figures").glob(f"{name}-*.png"))
+        if not any(path.name.startswith(f"{other}-") for other in longer)
+    ]
+    words = [(p.stem.removeprefix(f"{name}-").replace("-", " "), p.name) for p in found]
+    lines = [f"![{word}](../figures/{file})" for word, file in words]
+    lines += [f"[CSV]({name}.csv)"] if (docs / FOLDER / f"{name}.csv").exists() else []
+    return "\n\n".join(lines) + "\n" if lines else "No figures yet.\n"
+
+
+def fill(text: str, tables: Mapping[str, str]) -> str:
+    """Replace the text between the marks of each table; tables without marks are left out."""
+    for name, table in tables.items():
+        mark = re.escape(name)
+        found = re.search(rf"<!-- table {mark} -->\n(.*?)<!-- end {mark} -->", text, re.DOTALL)
+        if found:
+            text = f"{text[: found.start(1)]}\n{table}\n{text[found.end(1) :]}"
+    return text

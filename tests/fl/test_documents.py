@@ -1,0 +1,199 @@
+"""Pages of results: every printed number is in a committed CSV file, read here by other means."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from fl.experiments.definitions import ORDER
+from fl.experiments.documents import completed, defined, fill_pages, merged, read_rows, write_rows
+from fl.experiments.measures import CSV
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [DOCS / "results.md", *sorted((DOCS / "results").glob("*.md"))]
+
+
+def cells(line):
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def tables(page):
+    """Yield name, headings and rows of each table between marks."""
+    text = page.read_text(encoding="utf-8")
+    for found in re.finditer(r"<!-- table (\S+) -->\n(.*?)<!-- end \1 -->", text, re.DOTALL):
+        lines = [line for line in found[2].splitlines() if line.startswith("|")]
+        if lines:
+            yield found[1], cells(lines[0]), [cells(line) for line in lines[2:]]
+
+
+def raw(name):
+    """Return the fields of a CSV file as text, by row and column."""
+    path = DOCS / "results" / f"{name}.csv"
+    rows = (
+        list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
+    )
+    for row in rows:
+        if re.match(r"'[-+=@]", row.get("column", "")):
+            row["column"] = row["column"][1:]
+    return rows
+
+
+def number(text, digits):
+    return f"{float(text):.{digits}f}" if text else "-"
+
+
+def mean(row, key, digits):
+    if not row.get(key):
+        return None
+    noise = row.get(f"{key}_2std")
+    return number(row[key], digits) + (f" ± {number(noise, digits)}" if noise else "")
+
+
+def signed(mid, low, high, digits):
+    if not mid:
+        return "-"
+    text = f"{float(mid):+.{digits}f}"
+    return text + (f" [{float(low):+.{digits}f}, {float(high):+.{digits}f}]" if low else "")
+
+
+def printed(row, heading):
+    """Return what a cell of a table must say, or None for a heading that is not checked here."""
+    digits = 4 if "MSE" in heading or (heading.startswith("minus") and row["paper"] == "MSE") else 2
+    if heading.startswith(("last five", "final", "paper")):
+        key = {"las": "last_five", "fin": "final", "pap": "paper"}[heading[:3]]
+        return mean(row, key, digits) or ("-" if key == "paper" else "not run")
+    if heading.startswith("minus"):
+        return signed(row["difference"], row["low"], row["high"], row.get("digits", 2))
+    if heading.startswith("gap closed"):
+        return signed(row.get("gap_share"), row.get("gap_low"), row.get("gap_high"), 0)
+    simple = {
+        "swing": ("swing", 2), "spread": ("spread", 2), "worst tenth, %": ("worst_decile", 2),
+        "TV": ("tv_mean", 4), "MB to aim": ("megabytes_to_target", 0), "samples, M": ("samples", 2),
+        "select, MB": ("selector_megabytes", 1), "merge, MB": ("memory_megabytes", 1),
+        "by samples, %": ("weighted", 2), "at equal samples, %": ("at_equal_samples", 2),
+        "simulated s": ("simulated_seconds", 0),
+        "simulated s to aim": ("simulated_seconds_to_target", 0),
+    }  # fmt: skip
+    if heading in simple:
+        key, places = simple[heading]
+        return number(row.get(key), places)
+    if heading == "server, ms":
+        both = row["select_ms"] and row["merge_ms"]
+        return number(float(row["select_ms"]) + float(row["merge_ms"]), 1) if both else "-"
+    if heading == "seeds":
+        return row["seeds"]
+    if heading.startswith("rounds"):
+        if not row["target"]:
+            return "-"
+        if row["reached"] in ("", "0"):
+            return "never" if row["seeds"] != "0" else "not run"
+        missed = int(row["seeds"]) - int(row["reached"])
+        return number(row["rounds_to_target"], 0) + (f" ({missed} never)" if missed else "")
+    return None
+
+
+CHECKED = [
+    (page, name) for page in PAGES for name, headings, _ in tables(page) if headings[:2] == ["", ""]
+]
+
+
+@pytest.mark.parametrize(("page", "name"), CHECKED, ids=[name for _, name in CHECKED])
+def test_every_cell_of_a_table_is_in_its_csv_file(page, name):
+    rows = {(row["row"], row["column"]): row for row in raw(name)}
+    seen, checked = 0, 0
+    for _, headings, lines in (table for table in tables(page) if table[0] == name):
+        digits = 4 if any("MSE" in heading for heading in headings) else 2
+        for line in lines:
+            place = re.sub(r" \(\d+ %\)$", "", line[0]), line[1]
+            row = rows.get(place)
+            if row is None:  # a cell of the definition that was never run
+                assert line[2] == "0", place
+                assert "not run" in line, place
+                continue
+            seen += 1
+            for heading, cell in zip(headings[2:], line[2:], strict=True):
+                expected = printed({**row, "digits": digits}, heading)
+                if expected is not None:
+                    assert cell == expected, (place, heading)
+                    checked += 1
+    assert seen == len(rows)
+    assert checked > 5 * seen
+
+
+def test_the_summary_says_what_the_tables_say():
+    ((_, headings, lines),) = [t for t in tables(DOCS / "results.md") if t[0] == "summary"]
+    assert headings[:4] == ["table", "method", "seeds", "last five, %"]
+    for line in lines:
+        name, place = re.fullmatch(r"\[(.+)\]\(.*\): (.+)", line[0]).groups()
+        (row,) = [r for r in raw(name) if (r["row"], r["column"]) == (place, line[1])]
+        assert line[2:4] == [row["seeds"], mean(row, "last_five", 2)]
+        minus = line[headings.index("minus FedAvg [95 %]")]
+        if name == "holdout":
+            keys = {"row": place, "method": line[1], "against": "fedavg"}
+            (pair,) = [r for r in raw("holdout-paired") if keys.items() <= r.items()]
+            parts = (pair[f"last_five{end}"] for end in ("", "_low", "_high"))
+            assert minus == signed(*parts, 2)
+        else:
+            assert minus == signed(row["difference"], row["low"], row["high"], 2)
+
+
+def test_progress_counts_the_cells_that_ran():
+    ((_, _, lines),) = [t for t in tables(DOCS / "results.md") if t[0] == "progress"]
+    named = {re.match(r"\[(.+?)\]", line[0])[1]: line for line in lines}
+    assert set(named) <= set(ORDER)
+    for name, line in named.items():
+        seeds = [int(row["seeds"]) for row in raw(name) if row["seeds"] not in ("", "0")]
+        assert line[2] == (str(len(seeds)) if seeds else "not run"), name
+        assert int(line[1]) >= len(raw(name)), name
+
+
+def test_every_table_has_a_page_and_no_paragraph_is_long():
+    for name in ORDER:
+        assert (DOCS / "results" / f"{name}.md").exists(), name
+    for page in PAGES:
+        for block in page.read_text(encoding="utf-8").split("\n\n"):
+            if not block.startswith(("|", "<!--", "```")):
+                for item in re.split(r"\n- ", block):
+                    assert len(item.split()) <= 120, (page.name, item[:80])
+    assert len((DOCS / "results.md").read_text().split()) < 1500
+
+
+def test_pages_are_up_to_date(tmp_path):
+    """Filling the tables again changes nothing: pages and CSV files are of one state."""
+    (tmp_path / "results").mkdir()
+    (tmp_path / "figures").mkdir()
+    for path in (DOCS / "figures").glob("*.png"):
+        (tmp_path / "figures" / path.name).touch()
+    for path in [*PAGES, *(DOCS / "results").glob("*.csv")]:
+        (tmp_path / path.relative_to(DOCS)).write_bytes(path.read_bytes())
+    fill_pages(tmp_path)
+    for page in PAGES:
+        assert (tmp_path / page.relative_to(DOCS)).read_text() == page.read_text(), page.name
+
+
+def row(column, seeds, **values):
+    return dict.fromkeys(CSV) | {"row": "a", "column": column, "seeds": seeds} | values
+
+
+def test_a_table_never_loses_seeds():
+    older = [row("x", 3, final=1.0), row("y", 1, final=2.0), row("gone", 2, final=3.0)]
+    newer = [row("x", 1, final=9.0), row("y", 1, final=8.0), row("z", 0)]
+    found = {r["column"]: r["final"] for r in merged(older, newer, ("row", "column"))}
+    assert found == {"x": 1.0, "y": 8.0, "gone": 3.0, "z": None}
+
+
+def test_rows_survive_their_csv_file(tmp_path):
+    rows = [row("+ memory", 3, final=86.4321, reached=2, commit="123456e789"), row("y", 0)]
+    write_rows(tmp_path / "a.csv", rows)
+    assert read_rows(tmp_path / "a.csv") == rows
+    assert read_rows(tmp_path / "none.csv") == []
+
+
+def test_cells_that_never_ran_are_shown():
+    plan = defined("ceiling")
+    rows = [{**row("fedavg", 3), "row": "mnist, K=100"}]
+    found = completed(rows, plan)
+    assert len(found) == len(plan.cells)
+    assert [r["seeds"] for r in found].count(0) == len(plan.cells) - 1
+    assert completed([], plan) == []
