@@ -7,7 +7,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .settings import ConfigError, nearest
+from .settings import ConfigError, hints_of, nearest
 
 #: How the name of a table of options ends: any key may be set in it, others say which exist.
 OPEN = "options"
@@ -99,7 +99,7 @@ def nested(cls: type[Any], changes: Mapping[str, Any]) -> dict[str, Any]:
 
 def paths_of(cls: type[Any], where: Path = ()) -> Iterator[Path]:
     """Yield the path of every setting of a dataclass and of those inside it, in order."""
-    hints = typing.get_type_hints(cls)
+    hints = hints_of(cls)
     for field in dataclasses.fields(cls):
         path = (*where, field.name)
         if dataclasses.is_dataclass(hints[field.name]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import types
 import typing
@@ -35,6 +36,12 @@ def unknown(name: str, known: Iterable[str], where: str) -> str:
     return f"{prefix}{name} is not a setting{nearest(name, known)}"
 
 
+@functools.cache
+def hints_of(cls: type[Any]) -> Mapping[str, Any]:
+    """Return the types of the fields of a dataclass; resolving them anew takes milliseconds."""
+    return typing.get_type_hints(cls)
+
+
 def build(
     cls: type[Any],
     values: Any,
@@ -52,7 +59,7 @@ def build(
     """
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where or 'config'} must be a table of settings, got {values!r}")
-    hints = typing.get_type_hints(cls)
+    hints = hints_of(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     arguments = {}
     for name, value in values.items():

@@ -8,12 +8,13 @@ import pytest
 FL = Path(__file__).parents[2] / "fl"
 #: Modules of `fl.experiments` in the order in which data flow.
 FLOW = (
-    "paper", "definition", "manifest", "definitions", "results", "grouping", "table", "statistics",
-    "measures", "credit", "text_tables", "page_tables", "summary", "drawing", "figures", "maps",
-    "html", "page", "compare", "export", "runner",
+    "paper", "definition", "manifest", "archive", "definitions", "results", "grouping", "table",
+    "regimes", "statistics", "shares", "measures", "credit", "text_tables", "documents",
+    "page_tables", "summary", "drawing", "figures", "clock", "heatmaps", "maps", "html", "page",
+    "compare", "export", "runner",
 )  # fmt: skip
 #: A definition names the figures that the runner draws once its runs are there.
-NAMED = {"definitions": {"drawing", "figures", "results", "table"}}
+NAMED = {"definitions": {"clock", "drawing", "figures", "heatmaps", "results", "table"}}
 
 
 def imports(path):

@@ -7,7 +7,7 @@ of updates. Runs are short, 100 rounds with an evaluation every five, since ther
 from __future__ import annotations
 
 from ..definition import DATASET, Cell, Experiment, Request
-from ..regimes import draw_regimes
+from ..heatmaps import draw_regimes
 from .ceiling import config
 
 BASELINE = "fedavg"
