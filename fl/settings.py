@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import math
 import types
 import typing
@@ -36,10 +35,14 @@ def unknown(name: str, known: Iterable[str], where: str) -> str:
     return f"{prefix}{name} is not a setting{nearest(name, known)}"
 
 
-@functools.cache
+_HINTS: dict[type[Any], Mapping[str, Any]] = {}
+
+
 def hints_of(cls: type[Any]) -> Mapping[str, Any]:
     """Return the types of the fields of a dataclass; resolving them anew takes milliseconds."""
-    return typing.get_type_hints(cls)
+    if cls not in _HINTS:
+        _HINTS[cls] = typing.get_type_hints(cls)
+    return _HINTS[cls]
 
 
 def build(

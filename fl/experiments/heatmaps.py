@@ -118,7 +118,7 @@ def _steps(rows: Sequence[Row], title: str) -> Figure | None:
     percents = sorted({p for _, p, _ in stable})
     order = list(dict.fromkeys(row["column"] for row in rows))
     methods = [m for m in order if any(m == method for _, _, method in stable)]
-    figure = new_figure(1.6 + 3.0 * len(clients), 1.2 + 0.33 * len(methods))
+    figure = new_figure(max(1.6 + 3.0 * len(clients), 6.0), 1.2 + 0.33 * len(methods))
     panels = np.atleast_1d(figure.subplots(1, len(clients), sharey=True))
     for axes, n_clients in zip(panels, clients, strict=True):
         table = np.full((len(methods), len(percents)), np.nan)
@@ -138,7 +138,8 @@ def _steps(rows: Sequence[Row], title: str) -> Figure | None:
 def _layout(n_panels: int, width: int, height: int) -> tuple[Figure, list[Axes]]:
     across = min(n_panels, 3)
     down = -(-n_panels // across)
-    figure = new_figure(1.3 + 0.52 * width * across, 1.0 + (0.55 + 0.3 * height) * down)
+    wide = 1.3 + max(0.52 * width, 1.8) * across
+    figure = new_figure(max(wide, 7.0), 1.0 + (0.55 + 0.3 * height) * down)
     panels = np.atleast_2d(figure.subplots(down, across, squeeze=False)).ravel().tolist()
     for axes in panels[n_panels:]:
         axes.set_visible(False)

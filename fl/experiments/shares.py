@@ -92,7 +92,7 @@ def plain_runs(cells: Sequence[CellResults]) -> Histories:
     return found[0] if found else {}
 
 
-def full_runs(cells: Sequence[CellResults], folder: Path | None) -> list[Histories]:
+def full_runs(cells: Sequence[CellResults], folder: Path | None) -> Sequence[Histories]:
     """Return the runs with full participation that belong to a row, one entry per server step.
 
     They are the row's own, or those of the experiment ``ceiling`` beside the folder of this

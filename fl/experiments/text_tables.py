@@ -275,7 +275,8 @@ def terminal_tables(
             title = f"{results.heading}: {name}{aim}; ± 2 std"
             yield Table(columns, parts, title).terminal(tight=True, wrapped=(0,))
     elif results.name == "map":
-        yield regime_table([row for row in rows if row["row"] in alive]).terminal(tight=True)
+        table = regime_table([row for row in rows if row["row"] in alive])
+        yield table.terminal(tight=True, wrapped=range(len(table.columns)))
     elif results.baseline:
         unit, _, digits = results.form
         columns = [Column("row", "row"), Column("column", "column"), _SEEDS]

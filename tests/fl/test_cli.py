@@ -101,7 +101,24 @@ def test_reproduce_prints_table_and_json(tmp_path):
     assert "quick" in result.stderr
     found = json.loads(invoke(*arguments, "--json").stdout)
     assert found[0]["quick"] is True
-    assert [row["seeds"] for row in found[0]["rows"]] == [1, 0, 1] + 6 * [0]
+    assert [row["seeds"] for row in found[0]["rows"]] == [1, 0, 1] + 8 * [0]
+
+
+def test_reproduce_runs_a_slice_and_names_every_experiment(tmp_path):
+    from fl.experiments import NAMES
+
+    few = ["--quick", "--dataset", "digits", "--rounds", "1", "--seeds", "1", "--quiet", "--json"]
+    wanted = ["--rows", "*k-100-1-alpha-0-1", "--columns", "fedavg", "--columns", "pivotal"]
+    result = invoke("reproduce", "map", *few, *wanted, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    rows = [row for row in json.loads(result.stdout)[0]["rows"] if row["seeds"]]
+    assert [row["column"] for row in rows] == ["fedavg", "pivotal"]
+    assert {row["row"] for row in rows} == {"digits, K=100, 1 %, alpha 0.1"}
+    refused = invoke("reproduce", "map", "--rows", "K=7*", "--out", tmp_path)
+    assert refused.exit_code == 2
+    assert "rows must fit one of" in refused.stderr
+    text = " ".join(invoke("reproduce", "--help").stdout.replace("│", " ").split())
+    assert all(name in text for name in NAMES)
 
 
 def test_bench_without_a_checkout_says_so(tmp_path, monkeypatch):
