@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..presets import BALANCED, STEADY
-from ..store import StoreError
+from ..store import StoreError, read_json, write_json
 from .archive import SUFFIX, unpack
 from .definition import Request, slug
 from .documents import completed, defined, fill_pages, merged, read_rows, write_rows
@@ -78,7 +78,8 @@ def redraw(runs: Path) -> None:
         experiment = defined(folder.name)
         if experiment is None or not experiment.baseline:
             continue
-        (experiment.draw or draw_curves)(folder, Request())
+        names = (experiment.draw or draw_curves)(folder, Request())
+        write_json(folder / MANIFEST, {**read_json(folder / MANIFEST), "figures": names})
 
 
 def _richer(older: Sequence[Row], results: Results) -> set[str]:

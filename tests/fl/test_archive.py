@@ -10,6 +10,7 @@ from report_runs import make_run
 import fl
 from fl.experiments import Request, reproduce
 from fl.experiments.archive import join, pack, read_lines, unpack
+from fl.experiments.export import export
 from fl.experiments.measures import rows_of
 from fl.experiments.statistics import readers
 from fl.store import StoreError, read_history, write_json
@@ -77,6 +78,23 @@ def test_an_unpacked_experiment_is_finished_and_gives_the_same_table(tmp_path, m
     assert all(ln["facts"]["origin"]["commit"] not in ("", "unknown") for ln in lines)
     assert path.stat().st_size < 4 * 4000
     assert str(tmp_path) not in "".join(map(json.dumps, lines))
+
+
+def test_tables_and_figures_come_from_the_archive_alone(tmp_path):
+    plan = Request(quick=True, dataset="digits", rounds=4, seeds=1, methods=("fedavg", "hics"))
+    reproduce("policies", plan, tmp_path / "runs")
+    pack(tmp_path / "runs", tmp_path / "archive")
+    pages = []
+    for source in ("runs", "archive"):
+        docs = tmp_path / f"docs-{source}"
+        docs.mkdir()
+        mark = "policies-quick"
+        (docs / "results.md").write_text(f"<!-- table {mark} -->\n<!-- end {mark} -->\n")
+        export(tmp_path / source, docs)
+        pages.append((docs / "results.md").read_text())
+        assert (docs / "figures" / "policies-quick-digits-curves.png").exists()
+    assert pages[0] == pages[1]
+    assert "| digits | hics | 1 |" in pages[0]
 
 
 def test_packing_from_a_machine_with_fewer_runs_keeps_the_others_in_the_manifest(tmp_path):
