@@ -10,6 +10,7 @@ from rich.console import Console
 from tiny import tiny_config, tiny_federation
 
 import fl
+from cvrcore.selectors import policy_class
 from fl.config import ConfigError
 from fl.history import History
 from fl.loop import run
@@ -35,6 +36,7 @@ def apply_method(config, name):
         aggregator=method.aggregator,
         aggregator_options=dict(method.aggregator_options),
         selection__features=method.features,
+        selection__server_samples=min(method.server_samples, 12),
     )
 
 
@@ -49,7 +51,9 @@ def test_every_method_survives_absence_and_drop_out(method):
         if "skipped" in record:
             continue
         picked = record["picked"]
-        assert len(picked) == len(set(picked)) == min(4, record["available"])
+        assert len(picked) == len(set(picked)) <= min(4, record["available"])
+        if policy_class(config.selection.policy).size_rule == "fixed":
+            assert len(picked) == min(4, record["available"])
         assert sorted(record["reported"] + record["failed"]) == sorted(picked)
         assert 3 not in picked  # holds no samples
     assert any(record.get("failed") for record in history)
