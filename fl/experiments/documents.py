@@ -15,6 +15,7 @@ from typing import Any
 from ..presets import BALANCED, STEADY
 from .definition import Experiment, Request
 from .definitions import NAMES, ORDER, define
+from .definitions.balanced_choice import best_steps
 from .measures import CSV
 from .results import Results
 from .table import Column, Row, Table, write_csv
@@ -139,6 +140,7 @@ def fill_pages(docs: Path) -> list[Path]:
             tables[name] = f"Not run yet: `cvrcore reproduce {name}`\n"
     tables["progress"] = progress_table(docs / FOLDER).markdown(left=1)
     tables["summary"] = summary_table(docs / FOLDER).markdown()
+    tables["balanced-choice-steps"] = _steps(docs / FOLDER / "balanced-choice.csv")
     tables |= {f"{name}-figures": _figures(docs, name) for name in NAMES}
     pages = [docs / PAGE, *sorted((docs / FOLDER).glob("*.md"))]
     filled = [page for page in pages if page.exists()]
@@ -195,6 +197,14 @@ def summary_table(folder: Path) -> Table:
             lines.append(line)
     shown = present(SUMMARY_COLUMNS, lines)
     return Table([Column("table", "where"), Column("method", "column"), *shown], lines)
+
+
+def _steps(path: Path) -> str:
+    """Return the best server step of each method that was run at all steps on all seeds."""
+    best = best_steps(read_rows(path))
+    lines = [{"row": row, "method": m, "step": step} for (row, m), step in best.items()]
+    columns = [Column("", "row"), Column("method", "method"), Column("best step", "step")]
+    return Table(columns, lines).markdown() if lines else "No method was run at all steps yet.\n"
 
 
 def _figures(docs: Path, name: str) -> str:

@@ -1,5 +1,7 @@
 """Definitions of experiments: every policy has a column, runs are shared, slices can be run."""
 
+from pathlib import Path
+
 import pytest
 
 from cvrcore.selectors import BUILT_IN
@@ -8,8 +10,10 @@ from fl.experiments import NAMES, Request, reproduce
 from fl.experiments.definition import FULL, slug
 from fl.experiments.definitions import balanced, balanced_choice, ceiling, define, devices
 from fl.experiments.definitions import map as regimes
+from fl.experiments.documents import read_rows
 from fl.presets import METHODS, STEADY, TABLE, ZOO, make_config
 
+DOCS = Path(__file__).parents[2] / "docs"
 EACH = [name for name in NAMES if name != "all"]
 
 
@@ -115,6 +119,31 @@ def test_a_chosen_step_has_a_folder_of_its_own(monkeypatch):
     assert cell.place("balanced", "") != before
     assert ("mnist, K=100", "fedcbs") not in table
     assert {("mnist, K=100", "fedavg"), ("mnist, K=100", "fedavg, step 4")} <= table.keys()
+
+
+def test_the_best_step_has_the_highest_mean_and_all_its_seeds():
+    def rows(method, *values, seeds=5, place="mnist, K=100"):
+        names = (method, f"{method}, step 2", f"{method}, step 4")
+        return [
+            {"row": place, "column": name, "seeds": seeds, "last_five": value}
+            for name, value in zip(names, values, strict=False)
+        ]
+
+    found = balanced_choice.best_steps(
+        rows("fedavg", 80.0, 82.0, 70.0)
+        + rows("oort", 80.0, 80.0, 80.0)
+        + rows("fedcbs", 80.0, 82.0)
+        + rows("full", 80.0, 82.0, 90.0, seeds=4)
+        + rows("balanced-factor", 80.0)
+    )
+    assert found == {("mnist, K=100", "fedavg"): 2, ("mnist, K=100", "oort"): 1}
+
+
+def test_chosen_steps_are_those_of_the_committed_choice():
+    best = balanced_choice.best_steps(read_rows(DOCS / "results" / "balanced-choice.csv"))
+    for n_clients, chosen in balanced.CHOSEN.items():
+        for method, step in chosen.items():
+            assert best[f"mnist, K={n_clients}", method] == step
 
 
 def test_rows_and_columns_choose_a_slice():
