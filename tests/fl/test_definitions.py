@@ -119,6 +119,10 @@ def test_a_chosen_step_has_a_folder_of_its_own(monkeypatch):
     assert cell.place("balanced", "") != before
     assert ("mnist, K=100", "fedcbs") not in table
     assert {("mnist, K=100", "fedavg"), ("mnist, K=100", "fedavg, step 4")} <= table.keys()
+    # A data set with clients of its own has one row, with the steps of the nearer number.
+    assert {row for row, _ in cells_of("balanced", dataset="shakespeare")} == {"shakespeare, K=630"}
+    assert ("shakespeare, K=630", "fedcbs") in cells_of("balanced", dataset="shakespeare")
+    assert ("synthetic, K=100", "fedcbs, step 2") in cells_of("balanced", dataset="synthetic")
 
 
 def test_the_best_step_has_the_highest_mean_and_all_its_seeds():

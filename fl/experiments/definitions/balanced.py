@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from ...config import RunConfig
-from ...presets import BALANCED, STEADY
+from ...presets import BALANCED, STEADY, make_config
 from ...presets import METHODS as KNOWN
 from ..definition import DATASET, FULL, Cell, Experiment, Request
 from ..figures import draw_ladder
@@ -34,6 +35,8 @@ AIM = 0.85
 #: The server step of each method by number of clients, chosen on seeds 0 to 4 by
 #: ``balanced-choice``; 1 where none is named.
 CHOSEN: Mapping[int, Mapping[str, int]] = {100: {}, 1000: {}}
+#: Data sets with clients of their own: one row, with all of them.
+NATURAL = ("synthetic", "shakespeare", "adult")
 
 
 def make(request: Request) -> Experiment:
@@ -48,10 +51,10 @@ def make(request: Request) -> Experiment:
             wanted=method in wanted,
             aim=AIM if dataset.endswith("mnist") else None,
         )
-        for n_clients in CLIENTS
+        for n_clients in clients(dataset)
         for method in (*METHODS, FULL)
         # FedAvg's own step stays beside the chosen one: others are compared with it.
-        for step in sorted({CHOSEN[n_clients].get(method, 1), *[1] * (method == BASELINE)})
+        for step in sorted({chosen(n_clients, method), *[1] * (method == BASELINE)})
     )
     return Experiment(
         "balanced",
@@ -62,6 +65,17 @@ def make(request: Request) -> Experiment:
         first_seed=FIRST_SEED,
         draw=draw_ladder,
     )
+
+
+def clients(dataset: str) -> tuple[int, ...]:
+    """Return the numbers of clients of a data set's rows."""
+    return (make_config(dataset).data.n_clients,) if dataset in NATURAL else CLIENTS
+
+
+def chosen(n_clients: int, method: str) -> int:
+    """Return the server step of a method, by the nearer of the two numbers of clients."""
+    nearer = min(CHOSEN, key=lambda known: abs(math.log(known / n_clients)))
+    return CHOSEN[nearer].get(method, 1)
 
 
 def column(method: str, step: int) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ..definition import DATASET, FULL, Cell, Experiment, Request
 from ..figures import draw_ladder
 from ..table import Row
-from .balanced import AIM, BASELINE, CLIENTS, METHODS, column, has_own_step, settings
+from .balanced import AIM, BASELINE, METHODS, clients, column, has_own_step, settings
 
 STEPS = (1, 2, 4)
 #: Seeds on which a step must have been run to be chosen.
@@ -31,7 +31,7 @@ def make(request: Request) -> Experiment:
             wanted=method in wanted,
             aim=AIM if dataset.endswith("mnist") else None,
         )
-        for n_clients in CLIENTS
+        for n_clients in clients(dataset)
         for method in (*METHODS, FULL)
         for step in ((1,) if has_own_step(method) else STEPS)
     )
