@@ -48,7 +48,7 @@ def reproduce(
         option(
             "Number of paired seeds.",
             "--seeds",
-            default="3; regression 20; others as the table says",
+            default="3 or 5, as the table says; regression 20",
         ),
     ] = None,
     rounds: Annotated[

@@ -200,12 +200,14 @@ def grid(
     paper: PaperTable | None = None,
     shared: Collection[str] = (),
     aims: Mapping[str, float] | None = None,
+    seeds: Mapping[str, int] | None = None,
 ) -> tuple[Cell, ...]:
     """Return the cells of a table of data sets by methods.
 
     `columns` names the method of each column; data sets of the `paper` are rows too, shown
     but not run unless requested; runs of the columns `shared` are kept with the
-    classification table; `aims` are accuracies whose first round is reported, by data set.
+    classification table; `aims` are accuracies whose first round is reported, and `seeds` the
+    usual numbers of seeds, by data set, where they are not those of the experiment.
     """
     paper, dataset = paper or {}, request.dataset or DATASET
     wanted = request.chosen(list(columns.values()), experiment)
@@ -219,6 +221,7 @@ def grid(
             home=f"classification/{row}/{method}" if column in shared else "",
             wanted=row == dataset and method in wanted,
             aim=(aims or {}).get(row),
+            seeds=request.n_seeds(seeds[row]) if seeds and row in seeds else None,
         )
         for row in rows
         for column, method in columns.items()

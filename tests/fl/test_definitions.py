@@ -73,7 +73,10 @@ def test_scripts_have_their_preset_whatever_is_asked():
     assert {cell.config.preset for cell in experiment.cells} == {"scripts"} == {experiment.preset}
     assert {cell.config.training.batch_size for cell in experiment.cells} == {32}
     assert all(cell.paper for cell in experiment.cells)
-    assert define("scripts", Request(dataset="cifar10")).seeds == 3 != experiment.seeds == 5
+    planned = {cell.row: len(experiment.seeds_of(cell)) for cell in experiment.cells}
+    assert planned == {"mnist": 5, "cifar10": 3}
+    table = define("classification", Request(seeds=2))
+    assert {len(table.seeds_of(cell)) for cell in table.cells} == {2}
 
 
 def test_the_ceiling_has_all_clients_at_three_steps():

@@ -9,6 +9,7 @@ import pytest
 from fl.experiments.definitions import ORDER
 from fl.experiments.documents import completed, defined, fill_pages, merged, read_rows, write_rows
 from fl.experiments.measures import CSV
+from fl.experiments.paper import CLASSIFICATION
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / "results.md", *sorted((DOCS / "results").glob("*.md"))]
@@ -78,6 +79,8 @@ def printed(row, heading):
     if heading in simple:
         key, places = simple[heading]
         return number(row.get(key), places)
+    if heading == "extra MB":
+        return f"{float(row['extra_megabytes']):+.0f}" if row.get("extra_megabytes") else "-"
     if heading == "server, ms":
         both = row["select_ms"] and row["merge_ms"]
         return number(float(row["select_ms"]) + float(row["merge_ms"]), 1) if both else "-"
@@ -136,6 +139,21 @@ def test_the_summary_says_what_the_tables_say():
             assert minus == signed(*parts, 2)
         else:
             assert minus == signed(row["difference"], row["low"], row["high"], 2)
+
+
+def test_words_of_the_summary_agree_with_the_tables():
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    low, high = re.search(
+        r"Active FL, FedCBS and Oort gain ([\d.]+) to ([\d.]+) points", text
+    ).groups()
+    rows = {r["column"]: r for r in raw("classification") if r["row"] == "mnist"}
+    gains = [float(rows[name]["difference"]) for name in ("active", "fedcbs", "oort")]
+    assert [low, high] == [f"{min(gains):.1f}", f"{max(gains):.1f}"]
+    assert all(float(rows[name]["low"]) > 0 for name in ("active", "fedcbs", "oort"))
+    assert float(rows["fedcvr-bolt"]["low"]) < 0 < float(rows["fedcvr-bolt"]["high"])  # level
+    paper = CLASSIFICATION["mnist"]
+    gap = paper["fedcvr-bolt"][0] - paper["fedavg"][0]
+    assert f"the paper has it {gap:.1f} points above" in text
 
 
 def test_progress_counts_the_cells_that_ran():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..definition import DATASET, Experiment, Request, grid
+from ..definition import Experiment, Request, grid
 from ..paper import CLASSIFICATION
 
 METHODS = ("fedavg", "power-of-choice", "fedcvr-bolt")
@@ -17,7 +17,6 @@ def make(request: Request) -> Experiment:
     """Return the definition; the preset is the scripts' whatever was requested."""
     asked = dataclasses.replace(request, preset=PRESET)
     paper = {row: CLASSIFICATION[row] for row in SEEDS}
-    cells = grid(asked, "scripts", {m: m for m in METHODS}, paper)
-    seeds = request.n_seeds(SEEDS.get(request.dataset or DATASET, 3))
+    cells = grid(asked, "scripts", {m: m for m in METHODS}, paper, seeds=SEEDS)
     title = "Test accuracy with the settings of the authors' scripts"
-    return Experiment("scripts", title, cells, seeds, baseline="fedavg", preset=PRESET)
+    return Experiment("scripts", title, cells, request.n_seeds(3), baseline="fedavg", preset=PRESET)
