@@ -28,6 +28,10 @@ from .records import check_facts, read_regular, read_rounds
 from .records import read_json as read_json
 
 
+class FolderInUse(StoreError):
+    """A run folder that another process writes to at this moment."""
+
+
 class RunStore:
     """Keeps one run in one folder; use it as a context manager.
 
@@ -301,5 +305,5 @@ def _lock(path: Path) -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
-        raise StoreError(f"{path.parent} is in use by another process") from None
+        raise FolderInUse(f"{path.parent} is in use by another process") from None
     return file

@@ -30,6 +30,7 @@ class Manifest:
         self._suffix = "-quick" if request.quick else ""
         self.folder = out / (experiment.name + self._suffix)
         self.figures: list[str] = []
+        self._finished: set[tuple[Path, str]] = set()  # a finished run stays finished
 
     def place(self, cell: Cell, seed: int) -> Path:
         """Return the folder of one run."""
@@ -46,8 +47,12 @@ class Manifest:
         folder = self.place(cell, seed)
         if not (folder / "summary.json").exists():
             return False
-        stored = RunConfig.from_dict(read_json(folder / "config.json"))
-        return deciding(stored) == deciding(cell.config)
+        if (folder, cell.column) not in self._finished:
+            stored = RunConfig.from_dict(read_json(folder / "config.json"))
+            if deciding(stored) != deciding(cell.config):
+                return False
+            self._finished.add((folder, cell.column))
+        return True
 
     def write(self) -> Path:
         """Write the file, in one step, with the runs that are complete by now."""
@@ -62,6 +67,8 @@ class Manifest:
             # A request with other settings, about to be refused, must not remove known runs.
             if (cell.wanted and entry["runs"]) or not known.get(key, {}).get("runs"):
                 known[key] = entry
+            elif set(known[key]["runs"]) < set(entry["runs"]):  # of another process
+                known[key]["runs"] = entry["runs"]
         experiment, request = self._experiment, self._request
         values = {
             "experiment": experiment.name,

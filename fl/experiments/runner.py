@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..settings import ConfigError, look_up
+from ..store import FolderInUse
 from .definition import Request
 from .definitions import DRAWINGS, NAMES, TABLES, define
 from .figures import draw_curves
@@ -40,7 +41,8 @@ def reproduce(
     name : str
     request : Request
     out : path
-        Folder of all experiments; complete runs found there are not run again.
+        Folder of all experiments; complete runs found there are not run again. Several
+        processes may work on it at once: a run that one of them is at is left to it.
     progress : bool
         Show the progress of each run.
     tell : callable
@@ -85,13 +87,16 @@ def _one(
             if not manifest.is_finished(cell, seed):
                 tell(f"{label}: {cell.row}, {cell.column}, seed {seed}")
                 config = cell.config.replace(seed=seed)
-                run(
-                    # Hundreds of runs: their models would take gigabytes.
-                    config.replace(save_models=False),
-                    manifest.place(cell, seed),
-                    resume=True,
-                    progress=progress,
-                )
+                try:
+                    run(
+                        # Hundreds of runs: their models would take gigabytes.
+                        config.replace(save_models=False),
+                        manifest.place(cell, seed),
+                        resume=True,
+                        progress=progress,
+                    )
+                except FolderInUse:
+                    tell("  left to another process, which runs it at this moment")
                 manifest.write()
     try:
         manifest.figures = (experiment.draw or draw_curves)(manifest.folder, request)

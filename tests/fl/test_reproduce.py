@@ -14,7 +14,7 @@ from fl.experiments.export import export, fill
 from fl.experiments.measures import rows_of
 from fl.experiments.results import read_results
 from fl.experiments.statistics import interval
-from fl.store import StoreError
+from fl.store import RunStore, StoreError
 
 SMALL = {"quick": True, "dataset": "digits", "rounds": 6, "seeds": 2}
 FIELDS = {"experiment", "title", "quick", "preset", "command", "metric", "cells", "figures"}
@@ -87,6 +87,31 @@ def test_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
     assert len(begun) == 2 + 3
     cells = manifest_of(tmp_path / "classification-quick")["cells"]
     assert [len(c["runs"]) for c in cells if c["column"] in ("fedavg", "active")] == [2, 2]
+
+
+def test_a_run_that_another_process_is_at_is_left_to_it(tmp_path):
+    plan = Request(**{**SMALL, "seeds": 1}, methods=("fedavg", "active"))
+    config = classification.make(plan).cells[0].config.replace(seed=0)
+    told = []
+    with RunStore(tmp_path / "classification-quick/digits/fedavg/seed-0", config):
+        (outcome,) = reproduce("classification", plan, tmp_path, tell=told.append)
+    seeds = {row["column"]: row["seeds"] for row in outcome.rows}
+    assert (seeds["fedavg"], seeds["active"]) == (0, 1)
+    assert any("left to another process" in line for line in told)
+    (outcome,) = reproduce("classification", plan, tmp_path)
+    assert {row["column"]: row["seeds"] for row in outcome.rows}["fedavg"] == 1
+
+
+def test_runs_of_another_process_get_into_the_manifest(tmp_path):
+    one = Request(**{**SMALL, "rounds": 2}, methods=("fedavg",))
+    (outcome,) = reproduce("classification", one, tmp_path)
+    before = outcome.path.read_text()
+    more = Request(**{**SMALL, "rounds": 2, "seeds": 3}, methods=("fedavg",))
+    reproduce("classification", more, tmp_path)
+    outcome.path.write_text(before)  # another process had read it before, and writes it last
+    other = Request(**{**SMALL, "rounds": 2}, methods=("active",))
+    (outcome,) = reproduce("classification", other, tmp_path)
+    assert {row["column"]: row["seeds"] for row in outcome.rows}["fedavg"] == 3
 
 
 def test_kernels_share_the_run_of_the_classification_table(two_methods):
