@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from ..presets import BALANCED, STEADY
+from .columns import SUMMARY_COLUMNS, present
 from .definition import Experiment, Request
 from .definitions import NAMES, ORDER, define
 from .definitions.balanced_choice import best_steps
 from .measures import CSV
 from .results import Results
 from .table import Column, Row, Table, write_csv
-from .text_tables import SUMMARY_COLUMNS, document_tables, present
+from .text_tables import document_tables
 
 PAGE, FOLDER = "results.md", "results"
 #: Columns of text; all others are numbers.

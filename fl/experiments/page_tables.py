@@ -12,13 +12,13 @@ from typing import Any
 import cvrcore
 
 from ..store import StoreError, read_json
+from .columns import THEORY, present, simulated_columns
 from .definition import slug
 from .manifest import deciding, flatten
 from .measures import baseline_of, measure
 from .results import CellResults, ReportError, Results, Run
 from .statistics import default_target
 from .table import Column, Row, Table
-from .text_tables import THEORY, present, simulated_columns
 
 NOT_RUN = "not run"
 #: Columns that are there where runs with full participation are.

@@ -9,7 +9,8 @@ FL = Path(__file__).parents[2] / "fl"
 #: Modules of `fl.experiments` in the order in which data flow.
 FLOW = (
     "paper", "definition", "manifest", "archive", "definitions", "results", "grouping", "table",
-    "regimes", "statistics", "shares", "measures", "credit", "text_tables", "documents",
+    "regimes", "statistics", "shares", "measures", "credit", "columns", "text_tables",
+    "documents",
     "page_tables", "summary", "drawing", "figures", "clock", "heatmaps", "maps", "html", "page",
     "compare", "export", "runner",
 )  # fmt: skip
