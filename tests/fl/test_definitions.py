@@ -61,6 +61,8 @@ def test_policies_share_runs_with_other_tables():
     assert table["mnist", "oort"].home == "classification/mnist/oort"
     assert table["mnist, devices", "oort"].home == "devices/mnist/oort"
     assert table["mnist", "hics"].home == ""
+    orders = {row: table[row, "shapley"].config.selection.options for row in ("mnist", "cifar10")}
+    assert orders == {"mnist": {}, "cifar10": {"max_permutations": 20}}
     seeds = {row: table[row, "fedavg"].seeds for row, column in table if column == "fedavg"}
     assert seeds == {"mnist": 5, "cifar10": 3, "shakespeare": 3, "mnist, devices": 3}
     assert all(cell.config.fleet.enabled for cell in cells_of("devices").values())
