@@ -18,6 +18,7 @@ from ..validation import (
     Float,
     Ids,
     check_count,
+    check_ids,
     check_labels,
     check_matrix,
     check_number,
@@ -62,6 +63,17 @@ class CoalitionState(Selector):
     def rows(self) -> Float:
         """Return a copy of the last observed coordinates of each client, (K, D)."""
         return self._rows.copy()
+
+    @serialised
+    def rows_of(self, clients: ArrayLike) -> Float:
+        """Return a copy of the last observed coordinates of some clients, one row each."""
+        rows: Float = self._rows[check_ids(clients, "clients", self.n_clients)]
+        return rows
+
+    @serialised
+    def seen(self) -> Ids:
+        """Return the clients whose row is no longer the initial one."""
+        return np.flatnonzero((self._rows != self._initial).any(axis=1))
 
     @property
     @serialised
