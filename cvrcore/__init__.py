@@ -6,6 +6,7 @@ name. Public names are imported when they are first used, so that ``import cvrco
 light.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from .selectors.options import Rule, Solver
 
 __version__ = "0.1.0"
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application decides
 
 __all__ = [
     "CoalitionSelector",

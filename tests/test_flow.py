@@ -58,6 +58,23 @@ def test_kernels_and_runtime_import_no_step(base):
         assert not imported_parts(path, parts) & others, path
 
 
+@pytest.mark.parametrize("looking", ["tracking", "watch", "plot"])
+def test_looking_at_a_run_needs_no_selector(looking):
+    """Trackers, page and plots read plain records and public arrays: no policy, no framework."""
+    for path, parts in modules(f"cvrcore/{looking}"):
+        found = imported_parts(path, parts)
+        assert not found & {"selectors", "aggregators", "covariance", "draws", "kernels"}, path
+        for module, _ in imports(path, parts):
+            if module.startswith("cvrcore.integrations"):
+                assert module == "cvrcore.integrations.extras", path
+
+
+@pytest.mark.parametrize("user", ["clustering", "covariance", "draws", "selectors", "aggregators"])
+def test_the_core_knows_nothing_of_trackers(user):
+    for path, parts in modules(f"cvrcore/{user}"):
+        assert not imported_parts(path, parts) & {"tracking", "watch", "plot"}, path
+
+
 def test_selection_imports_no_solver():
     path = ROOT / "cvrcore" / "selection.py"
     assert imported_parts(path, ("cvrcore", "selection")) == {"validation"}
@@ -120,7 +137,8 @@ import importlib, pkgutil, cvrcore
 names = cvrcore.__all__
 before = {name: getattr(cvrcore, name) for name in names}
 for module in pkgutil.walk_packages(cvrcore.__path__, "cvrcore."):
-    if not module.name.startswith(("cvrcore.integrations.", "cvrcore.__main__")):
+    needs_extra = ("cvrcore.integrations.", "cvrcore.__main__", "cvrcore.watch.")
+    if not module.name.startswith(needs_extra):
         importlib.import_module(module.name)
 assert all(getattr(cvrcore, name) is before[name] for name in names)
 """

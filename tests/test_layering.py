@@ -7,7 +7,10 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "fl", "flwr", "ray", "matplotlib", "numba", "sklearn", "scipy", "nvflare")
+HEAVY = (
+    "torch", "fl", "flwr", "ray", "matplotlib", "numba", "sklearn", "scipy", "nvflare",
+    "tensorboard", "mlflow", "wandb", "starlette", "uvicorn",
+)  # fmt: skip
 
 USE = """
 import cvrcore, numpy as np
@@ -42,6 +45,15 @@ def extension():
 @pytest.mark.parametrize("backend", ["", "numba"])
 def test_import_loads_nothing_heavy(backend):
     assert loaded_after("import cvrcore", CVRCORE_BACKEND=backend) == set()
+
+
+def test_tracking_and_plotting_import_no_tool_before_it_is_asked_for():
+    code = (
+        "import cvrcore.tracking, cvrcore.plot, cvrcore.watch; "
+        "[__import__(f'cvrcore.tracking.{module}') for module, _ in "
+        "cvrcore.tracking.TRACKERS.values()]; cvrcore.watch.Board()"
+    )
+    assert loaded_after(code) == set()
 
 
 def test_every_policy_stays_light():
