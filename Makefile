@@ -41,9 +41,9 @@ $(STAMP): $(DEMO_STAMP)
 $(FRAMEWORKS_STAMP): export CVRCORE_EXT := $(if $(wildcard cvrcore_ext/base/*.so),skip,$(or $(CVRCORE_EXT),auto))
 $(FRAMEWORKS_STAMP): pyproject.toml setup.py constraints.txt
 	test -x $(FRAMEWORKS_RUN) || $(PYTHON) -m venv $(FRAMEWORKS)
-	if $(FRAMEWORKS_RUN) $(INSTALL) ".[fl,report,dev,notebooks,flower,nvflare,ray,pfl]"; then touch $@; else \
+	if $(FRAMEWORKS_RUN) $(INSTALL) ".[fl,report,dev,notebooks,flower,nvflare,ray,pfl,track,watch]"; then touch $@; else \
 		$(FRAMEWORKS_RUN) $(INSTALL) ".[fl,report,dev,notebooks]" || exit 1; \
-		for extra in flower nvflare ray pfl; do $(FRAMEWORKS_RUN) $(INSTALL) ".[$$extra]" || \
+		for extra in flower nvflare ray pfl track watch; do $(FRAMEWORKS_RUN) $(INSTALL) ".[$$extra]" || \
 			echo "WARNING: extra $$extra could not be installed: its tests will be skipped" >&2; \
 		done; \
 	fi

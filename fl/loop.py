@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+
+from cvrcore.tracking import Tracker
 
 from .checks import check_same_run
 from .config import ConfigError, RunConfig
@@ -19,8 +21,7 @@ from .plugins import DATASETS_GROUP, OWN, is_built_in, load, make_federation
 from .server import Server
 from .store import RunStore
 from .streams import Streams
-
-_log = logging.getLogger(__name__)
+from .tracking import RunTracking
 
 logger = logging.getLogger("fl")
 
@@ -35,6 +36,7 @@ def run(
     model: str | ModelLike | None = None,
     loss: Function | None = None,
     metric: Metric | Function | None = None,
+    track: Sequence[str | Tracker] = (),
 ) -> History:
     """Train a federation.
 
@@ -61,6 +63,10 @@ def run(
         federation's task, see `fl.objectives`.
     metric : callable or Metric, optional
         Of outputs and targets; returns one value per sample. Default: that of the task.
+    track : sequence of str or Tracker
+        Where to log rounds: ``"tensorboard"``, ``"mlflow"``, ``"wandb"``, ``"csv"``,
+        ``"details"``, or trackers of your own, see `cvrcore.tracking`. Files go to the folder
+        ``tracking`` in `folder`.
 
     Returns
     -------
@@ -74,7 +80,7 @@ def run(
     2
     """
     config, federation, own = bring(config, federation, model, loss, metric)
-    return run_server(config, folder, federation, own, resume, progress)
+    return run_server(config, folder, federation, own, resume, progress, track=track)
 
 
 def run_server(
@@ -85,11 +91,13 @@ def run_server(
     resume: bool = False,
     progress: bool | Callable[[Record], None] = False,
     longer: bool = False,
+    track: Sequence[str | Tracker] = (),
 ) -> History:
     """Run the rounds that a folder does not hold yet; see `run` and `fl.resuming.resume`.
 
     With `longer` the folder may hold a run of fewer rounds.
     """
+    tracking = RunTracking(track, config, folder)  # first: a missing tool ends nothing begun
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(RunStore(folder, config, resume, longer)) if folder else None
         stack.enter_context(one_thread())
@@ -103,6 +111,7 @@ def run_server(
             if state:
                 server.load_state_dict(state)
         notify = stack.enter_context(_listener(progress, config, len(history)))
+        stack.enter_context(tracking.following(history))
         for t in range(len(history), config.rounds):
             record = server.round(t)
             history.rounds.append(record)
@@ -111,6 +120,7 @@ def run_server(
                 if (t + 1) % config.checkpoint_every == 0 or t + 1 == config.rounds:
                     store.checkpoint(t + 1, server.state_dict())
             logger.info("%s", history.line(record))
+            tracking.round(record, server.decision)
             notify(record)
         history.outputs = _outputs(server)
         if store:
@@ -169,7 +179,7 @@ def _adapted(config: RunConfig, federation: Federation) -> RunConfig:
     if (config.data.dataset, config.data.n_clients) == (federation.name, n):
         return config
     if config.data.n_clients != n:
-        _log.warning(
+        logger.warning(
             "the federation %r has %d clients; data.n_clients = %d of the settings does not count",
             federation.name,
             n,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cvrcore.selectors import policy_class
 from cvrcore.selectors.warmup import auto_warmup
+from cvrcore.tracking import Tracker
 
 from .config import ConfigError, RunConfig
 from .data import Federation
@@ -33,6 +34,7 @@ def resume(
     model: ModelLike | None = None,
     loss: Function | None = None,
     metric: Metric | Function | None = None,
+    track: Sequence[str | Tracker] = (),
 ) -> History:
     """Continue the run in `folder` from its last checkpoint.
 
@@ -42,7 +44,7 @@ def resume(
         Of a run that `fl.run` wrote.
     rounds : int, optional
         Rounds in all, at least as many as the run has. Default: as many as it was to have.
-    progress, federation, model, loss, metric
+    progress, federation, model, loss, metric, track
         As in `fl.run`; what the run had of its own must be given again.
 
     Raises
@@ -73,7 +75,7 @@ def resume(
         config = config.replace(rounds=rounds)
     longer = config.rounds != held.config.rounds
     config, federation, own = bring(config, federation, model, loss, metric)
-    return run_server(config, folder, federation, own, True, progress, longer)
+    return run_server(config, folder, federation, own, True, progress, longer, track)
 
 
 def horizon(config: RunConfig, rounds: int) -> str | None:

@@ -86,6 +86,8 @@ class Server:
         if theirs:
             check_fit(module, self.objective, self.samples)
         self._clock: dict[str, float] = {}
+        #: The selector of the last round and its selection; None if the round was skipped.
+        self.decision: tuple[cvrcore.Selector, cvrcore.Selection] | None = None
         self._best: tuple[float, Vector] | None = None  # value and models of an evaluation
         self._own_samples: ServerSamples | None = None
         if kept.size:
@@ -159,7 +161,7 @@ class Server:
 
     def round(self, t: int) -> Record:
         """Run round `t`, counted from 0, and return its record."""
-        self._clock = {}
+        self._clock, self.decision = {}, None
         with self._timed("round"):
             reachable = self.availability.reachable(t) & (self.weights > 0)
             if self.fleet is not None:
@@ -186,6 +188,7 @@ class Server:
         probed, losses = self._probe(selector, reachable, work)
         with self._timed("select"):
             selection = selector.select(reachable, losses, **self._context(selector))
+        self.decision = selector, selection
         dropped = self.availability.dropped(t)[selection.clients]
         times = None
         trains_first = "probed_norms" in selector.needs

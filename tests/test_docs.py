@@ -14,7 +14,9 @@ import cvrcore
 from cvrcore.aggregators import AGGREGATORS
 
 ROOT = Path(__file__).parents[1]
-FRAMEWORKS = re.compile(r"integrations\.(flower|nvflare|fluke|pfl|appfl)")  # make test-frameworks
+FRAMEWORKS = re.compile(  # make test-frameworks
+    r"integrations\.(flower|nvflare|fluke|pfl|appfl)|watch\.(app|server|tracker)"
+)
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(cvrcore.__path__, "cvrcore.")

@@ -6,9 +6,11 @@ import dataclasses
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from ..tracking import Tracker
+from ..tracking.registry import check_tracker
 from ..validation import check_number
 
 _Group = TypeVar("_Group")
@@ -108,6 +110,36 @@ class Reports:
     same_shape: bool = True
 
 
+@dataclasses.dataclass(frozen=True)
+class Tracking:
+    """Where rounds are logged and shown. It never changes which clients are selected.
+
+    Attributes
+    ----------
+    trackers : sequence of str or Tracker
+        Names (``"tensorboard"``, ``"mlflow"``, ``"wandb"``, ``"csv"``, ``"details"``) or, where
+        the adapter's arguments are not written to JSON, trackers of your own.
+    folder : str
+        Where they write. As a plain keyword of an adapter it is called ``track_folder``.
+    watch : bool
+        Whether to show the run live on a page of this machine, 127.0.0.1; the log has its
+        address. It needs the extra ``watch``.
+    """
+
+    trackers: Sequence[str | Tracker] = ()
+    folder: str = dataclasses.field(default="tracking", metadata={"keyword": "track_folder"})
+    watch: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.trackers, (str, Tracker)):
+            raise TypeError(f"trackers must be a list of names or trackers, got {self.trackers!r}")
+        for one in self.trackers:
+            if isinstance(one, str):
+                check_tracker(one)
+            elif not isinstance(one, Tracker):
+                raise TypeError(f"trackers must be names or Tracker objects, got {one!r}")
+
+
 def log_loss_statistic(
     statistic: str | None, loss_key: str | None, log: Callable[[str], None]
 ) -> None:
@@ -122,8 +154,8 @@ def log_loss_statistic(
     )
 
 
-#: Defaults of the adapters' arguments `waiting` and `reports`.
-WAITING, REPORTS = Waiting(), Reports()
+#: Defaults of the adapters' arguments `waiting`, `reports` and `tracking`.
+WAITING, REPORTS, TRACKING = Waiting(), Reports(), Tracking()
 
 
 def keyword_names(group: Any) -> dict[str, str]:

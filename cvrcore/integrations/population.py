@@ -64,6 +64,16 @@ class Population:
         self.hints: Mapping[str, str] = {}
 
     @property
+    def policy_name(self) -> str:
+        """The name of the policy."""
+        return self._policy.kind.name
+
+    @property
+    def n_select(self) -> int | None:
+        """Clients per round; None for a policy that is neither built nor told."""
+        return self._policy.n_select if self.selector is None else self.selector.n_select
+
+    @property
     def needs(self) -> frozenset[str]:
         """What the policy needs: names of `cvrcore.selectors.needs.NEEDS`."""
         return self._policy.kind.needs if self.selector is None else self.selector.needs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import data, federation, policies, reproduction, system
+from . import data, federation, policies, reproduction, system, watch
 from .errors import exit_code
 
 __all__ = ["app", "exit_code"]
@@ -18,6 +18,7 @@ app = typer.Typer(
 app.command("run")(federation.run)
 app.command("resume")(federation.resume)
 app.command("compare")(federation.compare)
+app.command("watch")(watch.watch)
 app.command("reproduce")(reproduction.reproduce)
 app.command("report")(reproduction.report)
 app.add_typer(data.app, name="data")

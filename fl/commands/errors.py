@@ -14,7 +14,7 @@ import typer
 from cvrcore.integrations.extras import install_line
 
 #: Extras that hold the optional packages; what is not named here is in ``fl``.
-EXTRAS = {"matplotlib": "report"}
+EXTRAS = {"matplotlib": "report", "starlette": "watch", "uvicorn": "watch"}
 #: Errors of `fl` whose message is meant for the user.
 CLEAR = ("ConfigError", "TraceError", "StoreError", "DataError", "EngineError")
 
@@ -62,6 +62,10 @@ def clear_errors(
             raise
         wanted = EXTRAS.get(str(error.name).partition(".")[0], "fl")
         _fail(f"{error.name} is missing: {install_line(wanted)}")
+    except ImportError as error:
+        if "pip install" not in str(error):  # `extras.require` says how to install
+            raise
+        _fail(str(error))
     except OSError as error:
         _fail(str(error))
     except TypeError as error:

@@ -28,6 +28,7 @@ from .settings import (
     Select,
     ServerLr,
     Target,
+    Track,
     Verbose,
     Workers,
     brought,
@@ -77,6 +78,7 @@ def run(
     change: Change = None,
     out: Annotated[Path | None, option("Folder of the run.", "--out", default="none")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    track: Track = None,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print the settings as TOML; run nothing.")
     ] = False,
@@ -108,6 +110,7 @@ def run(
             out,
             resume=resume,
             progress=not (quiet or verbose),
+            track=track or (),
             **own,
         )
         _show(history, as_json)
@@ -125,6 +128,7 @@ def resume(
     model: Annotated[
         str | None, option("package.module:factory, if the run had one.", "--model", default="none")
     ] = None,
+    track: Track = None,
     as_json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -138,7 +142,8 @@ def resume(
         for name, text in options.items():
             if text is not None and ":" not in text and text != "own":
                 raise ValueError(f"--{name} must look like package.module:name, got {text!r}")
-        _show(resume_run(folder, rounds, progress=not (quiet or verbose), **own), as_json)
+        shown = {"progress": not (quiet or verbose), "track": track or ()}
+        _show(resume_run(folder, rounds, **shown, **own), as_json)
 
 
 def _show(history: History, as_json: bool) -> None:

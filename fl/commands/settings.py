@@ -79,6 +79,15 @@ Change = Annotated[
     list[str] | None,
     option("Any setting, as training.lr=0.1; may be repeated.", "--set", default="none"),
 ]
+Track = Annotated[
+    list[str] | None,
+    option(
+        "Log rounds by tensorboard, mlflow, wandb, csv or details (for cvrcore watch); may be "
+        "repeated.",
+        "--track",
+        default="none",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", help="A line per round, who was picked and by what; no bar.")

@@ -14,7 +14,7 @@ require("flwr", "1.22", "flower")  # the oldest version that the tests were run 
 
 if TYPE_CHECKING:
     from ...selectors.guards import Guards
-    from ..options import Reports, Waiting
+    from ..options import Reports, Tracking, Waiting
     from .client import Reveal, partition_id, report_loss, selectable, wanted_loss
     from .legacy import LegacySelectingStrategy
     from .probe import PROBES
@@ -27,6 +27,7 @@ __all__ = [
     "Reports",
     "Reveal",
     "SelectingStrategy",
+    "Tracking",
     "Waiting",
     "partition_id",
     "report_loss",
@@ -36,7 +37,7 @@ __all__ = [
 
 _MODULES = {
     "...selectors.guards": ("Guards",),
-    "..options": ("Reports", "Waiting"),
+    "..options": ("Reports", "Tracking", "Waiting"),
     ".client": ("Reveal", "partition_id", "report_loss", "selectable", "wanted_loss"),
     ".legacy": ("LegacySelectingStrategy",),
     ".probe": ("PROBES",),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
+import weakref
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
@@ -33,8 +34,16 @@ from ...selectors.guards import Guards
 from ...validation import check_count
 from ..aggregation import check_no_noise
 from ..backoff import Backoff
-from ..options import Waiting, adapter_keywords, log_loss_statistic
+from ..options import (
+    TRACKING,
+    Tracking,
+    Waiting,
+    adapter_keywords,
+    log_loss_statistic,
+    take_group,
+)
 from ..roster import ClientInfo, NoEligibleClientError, Reply, Roster, Round, Utility
+from ..tracked import TrackedRounds
 from ..untrusted import (
     MAX_COUNT,
     UsualForm,
@@ -93,6 +102,9 @@ class LegacySelectingStrategy(Strategy):
         See `SelectingStrategy`; arrays are named by their position.
     same_shape : bool
         Whether results must have the shapes and kinds of the arrays that were sent.
+    tracking : Tracking
+        Where rounds are logged and shown; its fields are accepted as single keywords too. The
+        legacy API does not say when a run ends: call `close`, or let the process end.
 
     Examples
     --------
@@ -119,11 +131,13 @@ class LegacySelectingStrategy(Strategy):
         wait: float | None = None,
         utility: Utility | None = None,
         same_shape: bool = True,
+        tracking: Tracking = TRACKING,
         **options: Any,
     ) -> None:
         if not isinstance(strategy, Strategy):
             raise TypeError(f"strategy must be a legacy strategy, got {type(strategy).__name__}")
         self.strategy = strategy
+        self.tracking = take_group("tracking", tracking, TRACKING, options)
         self.roster = Roster(
             selector,
             n_select=n_select,
@@ -136,7 +150,7 @@ class LegacySelectingStrategy(Strategy):
             utility=utility,
             hints=HINTS,
             log=write_log,
-            keywords=adapter_keywords(LegacySelectingStrategy),
+            keywords=adapter_keywords(LegacySelectingStrategy, TRACKING),
         )
         if self.roster.aggregator is not None:
             check_no_noise(strategy)
@@ -149,6 +163,9 @@ class LegacySelectingStrategy(Strategy):
         self._sent: list[Any] = []  # the model of this round
         self._forms, self._evaluation_forms = UsualForm(), UsualForm()
         self._evaluating: frozenset[str] = frozenset()  # clients that evaluate, by cid
+        self._tracked = TrackedRounds(self.tracking, self.roster, write_log)
+        self._tracked.prepare()
+        self._finish = weakref.finalize(self, self._tracked.finish)  # at the latest at exit
         log_loss_statistic(self.roster.loss_statistic, loss_key, write_log)
 
     @property
@@ -161,6 +178,10 @@ class LegacySelectingStrategy(Strategy):
         self.roster.forget(client)
         self._client_of = {cid: id for cid, id in self._client_of.items() if id != client}
 
+    def close(self) -> None:
+        """End the run for its trackers; without them it does nothing."""
+        self._tracked.finish()
+
     def initialize_parameters(self, client_manager: Any) -> Any:
         """Delegate to the strategy."""
         return self.strategy.initialize_parameters(client_manager)
@@ -169,6 +190,16 @@ class LegacySelectingStrategy(Strategy):
         self, server_round: int, parameters: Parameters, client_manager: Any
     ) -> list[tuple[Any, Any]]:
         """Select clients, and let the strategy write their instructions."""
+        self._tracked.start()
+        self._tracked.begin()
+        try:
+            return self._configure_fit(server_round, parameters, client_manager)
+        finally:
+            self._tracked.enter("train")
+
+    def _configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: Any
+    ) -> list[tuple[Any, Any]]:
         self._asked = {}
         self._sent = parameters_to_ndarrays(parameters)
         self.roster.watch(self._sent)
@@ -202,6 +233,15 @@ class LegacySelectingStrategy(Strategy):
         self, server_round: int, results: list[tuple[Any, Any]], failures: list[Any]
     ) -> tuple[Any, dict[str, Any]]:
         """Report the results to the policy; aggregate them, or let the strategy do it."""
+        self._tracked.enter("aggregate")
+        parameters, metrics = self._aggregate_fit(server_round, results, failures)
+        self._tracked.measured(metrics)
+        self._tracked.enter("evaluate")
+        return parameters, metrics
+
+    def _aggregate_fit(
+        self, server_round: int, results: list[tuple[Any, Any]], failures: list[Any]
+    ) -> tuple[Any, dict[str, Any]]:
         if not self._asked:
             return self.strategy.aggregate_fit(server_round, results, failures)
         valid: dict[Any, tuple[Any, Any]] = {}
@@ -283,11 +323,21 @@ class LegacySelectingStrategy(Strategy):
         for cid in self._evaluation_forms.odd_ones(forms):
             logger.warning("evaluation by %r is ignored: metrics unlike those of most", cid)
             del valid[cid]
-        return self.strategy.aggregate_evaluate(server_round, list(valid.values()), failures)
+        found = self.strategy.aggregate_evaluate(server_round, list(valid.values()), failures)
+        self._measured(found)
+        return found
 
     def evaluate(self, server_round: int, parameters: Any) -> Any:
         """Delegate to the strategy."""
-        return self.strategy.evaluate(server_round, parameters)
+        found = self.strategy.evaluate(server_round, parameters)
+        self._measured(found)
+        return found
+
+    def _measured(self, found: Any) -> None:
+        """Give trackers the loss and the metrics of an evaluation, a pair if there was one."""
+        if isinstance(found, tuple) and len(found) == 2:
+            loss, metrics = found
+            self._tracked.measured({"loss": loss, **(metrics or {})})
 
     def _await_clients(self, manager: Any) -> None:
         """Wait for clients for a bounded time: a round without any would end at once."""

@@ -20,14 +20,17 @@ from ...state import load_state, save_state
 from ...validation import check_choice
 from ..options import (
     REPORTS,
+    TRACKING,
     WAITING,
     Reports,
+    Tracking,
     Waiting,
     adapter_keywords,
     log_loss_statistic,
     take_group,
 )
 from ..roster import NoEligibleClientError, Reply, Roster, Round, Utility
+from ..tracked import TrackedRounds
 from ..untrusted import Layer, UsualForm, layers_of
 from .client import RECORD, write_features
 from .grid import GridView, TimedGrid, sampling, write_log
@@ -108,6 +111,8 @@ class SelectingStrategy(Strategy):
         What clients report beside their models, and by which names.
     waiting : Waiting
         How long the server waits for clients.
+    tracking : Tracking
+        Where rounds are logged and shown: ``trackers=["tensorboard"]``, ``watch=True``.
     checkpoint : path, optional
         Where to save the state of selector and aggregator after each round; ``{round}`` is
         replaced by the number of rounds.
@@ -115,8 +120,8 @@ class SelectingStrategy(Strategy):
         A state to continue from.
     **options
         Further arguments of the policy, among them ``n_features``: watch only that many
-        coordinates of the last layer, drawn with `seed`. Fields of `Reports`, `Waiting` and
-        `Guards` are accepted as single keywords too.
+        coordinates of the last layer, drawn with `seed`. Fields of `Reports`, `Waiting`,
+        `Tracking` and `Guards` are accepted as single keywords too.
 
     Examples
     --------
@@ -144,6 +149,7 @@ class SelectingStrategy(Strategy):
         utility: Utility | None = None,
         reports: Reports = REPORTS,
         waiting: Waiting = WAITING,
+        tracking: Tracking = TRACKING,
         checkpoint: str | os.PathLike[str] | None = None,
         restore: str | os.PathLike[str] | None = None,
         **options: Any,
@@ -156,6 +162,7 @@ class SelectingStrategy(Strategy):
         self.strategy = strategy
         self.reports = take_group("reports", reports, REPORTS, options)
         self.waiting = take_group("waiting", waiting, WAITING, options)
+        self.tracking = take_group("tracking", tracking, TRACKING, options)
         self.roster = Roster(
             selector,
             n_select=n_select,
@@ -168,13 +175,15 @@ class SelectingStrategy(Strategy):
             utility=utility,
             hints=HINTS,
             log=write_log,
-            keywords=adapter_keywords(SelectingStrategy, REPORTS, WAITING),
+            keywords=adapter_keywords(SelectingStrategy, REPORTS, WAITING, TRACKING),
         )
         if self.roster.aggregator is not None:
             check_mergeable(strategy, private=private, same_shape=self.reports.same_shape)
         if private and "utilities" in self.roster.needs:
             raise ValueError("private must be False with a policy that needs utilities, got True")
         check_choice(self.reports.probe or "query", "probe", PROBES)
+        self._tracked = TrackedRounds(self.tracking, self.roster, write_log)
+        self._tracked.prepare()
         self._nodes = Nodes(identity, n_clients, clients, self.waiting)
         self._private = private
         self._checkpoint = None if checkpoint is None else os.fspath(checkpoint)
@@ -210,6 +219,7 @@ class SelectingStrategy(Strategy):
         self.roster.announce(num_rounds)
         log_loss_statistic(self.roster.loss_statistic, self.reports.loss_key, write_log)
         self._timed = TimedGrid(grid, self._current)
+        self._tracked.start(num_rounds)
         try:
             return super().start(
                 self._timed,
@@ -218,15 +228,25 @@ class SelectingStrategy(Strategy):
                 timeout,
                 train_config,
                 evaluate_config,
-                evaluate_fn,
+                None if evaluate_fn is None else self._measuring(evaluate_fn),
             )
         finally:
             self._timed = None
+            self._tracked.finish()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Select clients, and let the strategy write the messages to them."""
+        self._tracked.begin()
+        try:
+            return self._configure_train(server_round, arrays, config, grid)
+        finally:
+            self._tracked.enter("train")
+
+    def _configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
         self._asked = {}
         self._layers = layers_of(arrays_of(arrays))
         if self.roster.watches and self.roster.features is None:
@@ -265,6 +285,15 @@ class SelectingStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Report the replies to the policy; aggregate them, or let the strategy do it."""
+        self._tracked.enter("aggregate")
+        arrays, metrics = self._aggregate_train(server_round, replies)
+        self._tracked.measured(metrics)
+        self._tracked.enter("evaluate")
+        return arrays, metrics
+
+    def _aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         if not self._asked:
             return self.strategy.aggregate_train(server_round, [])
         slot = self.roster.ids.slot
@@ -301,7 +330,9 @@ class SelectingStrategy(Strategy):
         """Let the strategy aggregate the valid replies."""
         key = getattr(self.strategy, "weighted_by_key", None)
         valid = sort_evaluations(replies, self._evaluating, key, self._evaluation_forms)
-        return self.strategy.aggregate_evaluate(server_round, valid)
+        metrics = self.strategy.aggregate_evaluate(server_round, valid)
+        self._tracked.measured(metrics)
+        return metrics
 
     def summary(self) -> None:
         """Log the policy, then the strategy's own summary."""
@@ -328,6 +359,18 @@ class SelectingStrategy(Strategy):
         self.roster.load_state_dict(load_state(path))
 
     # -- parts ------------------------------------------------------------------
+
+    def _measuring(
+        self, evaluate: Callable[[int, ArrayRecord], MetricRecord | None]
+    ) -> Callable[[int, ArrayRecord], MetricRecord | None]:
+        """Return the same evaluation; trackers get its metrics."""
+
+        def evaluate_and_track(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            metrics = evaluate(server_round, arrays)
+            self._tracked.measured(metrics)
+            return metrics
+
+        return evaluate_and_track
 
     def _close(self, read: Mapping[Any, Reply], failed: Mapping[Any, str]) -> list[Any]:
         """Report to the policy, and close the round; return the clients whose replies count."""

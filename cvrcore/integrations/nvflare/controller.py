@@ -19,8 +19,10 @@ from ...validation import check_count
 from ..backoff import Backoff
 from ..options import (
     REPORTS,
+    TRACKING,
     WAITING,
     Reports,
+    Tracking,
     Waiting,
     adapter_keywords,
     join_options,
@@ -28,6 +30,7 @@ from ..options import (
     take_group,
 )
 from ..roster import ClientInfo, NoEligibleClientError, Reply, Roster, Round, Utility
+from ..tracked import TrackedRounds
 from ..untrusted import UsualForm, brief
 from .results import (
     LOSS,
@@ -89,6 +92,9 @@ class SelectingController(TaskController):
         What clients report beside their models, and by which names.
     waiting : Waiting
         How long the server waits for clients.
+    tracking : Tracking
+        Where rounds are logged, in the folder of the job unless absolute: trackers by name, since
+        jobs are JSON.
     workflow : Workflow
         Names of task and persistor, first round, polling.
     checkpoint : path, optional
@@ -104,7 +110,7 @@ class SelectingController(TaskController):
         coordinates of the last layer, drawn with `seed`.
     **settings
         The same arguments of the policy as single keywords. Fields of `Reports`, `Waiting`,
-        `Workflow` and `Guards` are accepted as single keywords too.
+        `Workflow`, `Tracking` and `Guards` are accepted as single keywords too.
 
     Examples
     --------
@@ -131,6 +137,7 @@ class SelectingController(TaskController):
         utility: Utility | None = None,
         reports: Reports = REPORTS,
         waiting: Waiting = WAITING,
+        tracking: Tracking = TRACKING,
         workflow: Workflow = WORKFLOW,
         checkpoint: str | None = None,
         restore: str | None = None,
@@ -145,6 +152,7 @@ class SelectingController(TaskController):
         )
         # Every argument under its own name: a FedJob reads arguments from the attributes.
         self.reports = take_group("reports", reports, REPORTS, settings)
+        self.tracking = take_group("tracking", tracking, TRACKING, settings)
         self.selector, self.n_select, self.seed = selector, n_select, seed
         self.n_clients = None if n_clients is None else check_count(n_clients, "n_clients")
         self.clients, self.introduce, self.features = clients, introduce, features
@@ -164,8 +172,9 @@ class SelectingController(TaskController):
             utility=utility,
             hints=self._hints(),
             log=lambda text: self.info(text),
-            keywords=adapter_keywords(SelectingController, REPORTS, WAITING, WORKFLOW),
+            keywords=adapter_keywords(SelectingController, REPORTS, WAITING, TRACKING, WORKFLOW),
         )
+        self._tracked = TrackedRounds(self.tracking, self.roster, lambda text: self.info(text))
         self._retries = Backoff()
         self._forms = UsualForm()
         self._failed: dict[str, str] = {}  # why clients failed in this round
@@ -196,7 +205,16 @@ class SelectingController(TaskController):
             self.roster.register({name: ClientInfo(size) for name, size in self.clients.items()})
         self.roster.announce(self.num_rounds)
         log_loss_statistic(self.roster.loss_statistic, self.reports.loss_key, self.info)
+        if self._tracked.wanted:
+            self._tracked.prepare(self._path(self.tracking.folder))
         self._await_clients(self.n_clients or 1)
+        self._tracked.start(self.num_rounds)
+        try:
+            self._run_rounds(model)
+        finally:
+            self._tracked.finish()
+
+    def _run_rounds(self, model: FLModel) -> None:
         for t in range(self.start_round, self.start_round + self.num_rounds):
             if self.abort_signal.triggered:
                 return
@@ -211,6 +229,7 @@ class SelectingController(TaskController):
 
     def _round(self, model: FLModel) -> FLModel:
         """Select clients, let them train, report to the policy, aggregate."""
+        self._tracked.begin()
         present = self._register(model)
         if self.roster.watches and model.params:  # options of the policy may ask for it
             self.roster.watch(model.params)
@@ -223,13 +242,16 @@ class SelectingController(TaskController):
             self._pause()
             return model
         self._failed = {}
+        self._tracked.enter("train")
         replies, results = self._train(model, selected) if selected else ({}, {})
+        self._tracked.enter("aggregate")
         # In the order of slots: results come in any order, and float sums depend on it.
         used = self.roster.report(replies, self._failed, model.params or None)
         if used:
             good = [results[name] for name in used]
             bound_steps(good, self.roster.selector)
             merged = self.aggregate(good, aggregate_fn=self._aggregate_fn(model, replies))
+            self._tracked.measured(merged.metrics)
             model = self.update_model(model, merged)
             if self.persistor:
                 self.save_model(model)
