@@ -86,6 +86,7 @@ SESSIONS = [
     "privacy",
     "scaling",
     "start",
+    "tracking",
     "which-policy",
 ]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..selection import Selection
-from ..tracking.projection import principal_plane
+from ..tracking.projection import directions, principal_plane
 from .look import INK, WARMUP, colour, finish, new_axes
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def coalitions(
     Parameters
     ----------
     rows : selector or array-like of shape (n_clients, n_features)
-        A `CoalitionSelector`, whose clients without a report are left out, or watched
-        coordinates.
+        A `CoalitionSelector`, whose clients without a report are left out and whose rows are
+        divided by their lengths, as its coalitions are; or watched coordinates, drawn as given.
     labels : Selection or array-like of shape (n_clients,), optional
         The coalition of each client gives its colour. A `Selection` also says who was picked.
     picked : array-like of int, optional
@@ -51,7 +51,7 @@ def coalitions(
         clients = rows.seen()
         if len(clients) == 0:
             raise ValueError("rows must hold a report of some client, got a selector without any")
-        values = rows.rows_of(clients)
+        values = directions(rows.rows_of(clients))
     else:
         values = np.asarray(rows, dtype=np.float64)
         if values.ndim != 2:
@@ -71,12 +71,13 @@ def coalitions(
     points = principal_plane(values)
     axes = new_axes(ax)
     colours = [WARMUP] * len(clients) if groups is None else [colour(int(g)) for g in groups]
-    axes.scatter(*points.T, c=colours, s=26, alpha=0.7, linewidths=0, label="clients")
+    axes.scatter(
+        points[:, 0], points[:, 1], c=colours, s=26, alpha=0.7, linewidths=0, label="clients"
+    )
     if picked is not None:
         ring = np.isin(clients, np.asarray(picked))
-        axes.scatter(
-            *points[ring].T, facecolors="none", edgecolors=INK, s=64, linewidths=1.4, label="picked"
-        )
+        x, y = points[ring].T
+        axes.scatter(x, y, facecolors="none", edgecolors=INK, s=64, linewidths=1.4, label="picked")
         axes.legend(frameon=False, fontsize=8.5)
     found = "" if groups is None else f", {len(np.unique(groups))} coalitions"
     title = f"{len(clients)} clients{found}"

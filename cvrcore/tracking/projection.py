@@ -35,8 +35,18 @@ def principal_plane(rows: NDArray[np.floating[Any]]) -> Float:
     return points
 
 
+def directions(rows: NDArray[np.floating[Any]]) -> Float:
+    """Return each row divided by its length: coalitions are made of directions, Algorithm 1."""
+    values = np.asarray(rows, dtype=np.float64)
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    return values / np.where(lengths > 0, lengths, 1.0)
+
+
 class Projection:
-    """Makes snapshots of a run's clients; each is turned to agree with the one before."""
+    """Makes snapshots of a run's clients; each is turned to agree with the one before.
+
+    Points are principal coordinates of the directions of the clients' rows.
+    """
 
     def __init__(self) -> None:
         self._last: dict[int, Float] = {}
@@ -53,7 +63,7 @@ class Projection:
             return None
         even = np.linspace(0, len(seen) - 1, min(len(seen), MAX_POINTS)).astype(np.int64)
         clients = np.union1d(seen[even], np.intersect1d(selection.clients, seen)[:MAX_POINTS])
-        points = self._aligned(clients, principal_plane(selector.rows_of(clients)))
+        points = self._aligned(clients, principal_plane(directions(selector.rows_of(clients))))
 
         def entries(values: Any) -> list[float | None] | None:
             if values is None:

@@ -73,7 +73,8 @@ class PickHistory:
         cells = np.zeros((height, width), dtype=np.uint8)
         for number, clients, kinds in self.rounds:
             column = (number - first) * width // max(n_rounds, 1)
-            np.maximum.at(cells, (clients * height // max(self.n_clients, 1), column), kinds)
+            rows = clients * height // max(self.n_clients, 1)
+            np.maximum.at(cells[:, column], rows, kinds)
         return cells
 
     def image(self) -> Image:

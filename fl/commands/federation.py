@@ -142,8 +142,9 @@ def resume(
         for name, text in options.items():
             if text is not None and ":" not in text and text != "own":
                 raise ValueError(f"--{name} must look like package.module:name, got {text!r}")
-        shown = {"progress": not (quiet or verbose), "track": track or ()}
-        _show(resume_run(folder, rounds, **shown, **own), as_json)
+        shown = not (quiet or verbose)
+        done = resume_run(folder, rounds, progress=shown, track=track or (), **own)
+        _show(done, as_json)
 
 
 def _show(history: History, as_json: bool) -> None:
