@@ -13,7 +13,7 @@ import cvrcore
 from cvrcore.guards import Incident
 from cvrcore.tracking import Facts, Pick, RoundRecord, Tracker, Trackers, make_tracker
 from cvrcore.tracking.projection import MAX_POINTS, Projection
-from cvrcore.tracking.records import MAX_METRICS, clean_numbers
+from cvrcore.tracking.records import MAX_METRICS, clean_numbers, read_run_id
 from cvrcore.tracking.views import COLOURS, MAX_SIDE, PickHistory, png
 
 FACTS = Facts("demo", "fedcvr-bolt", n_clients=6, n_rounds=4)
@@ -161,6 +161,31 @@ def test_unknown_trackers_are_named():
         Trackers([3])
 
 
+@pytest.mark.parametrize("name", ["csv", "details"])
+def test_a_folder_from_outside_cannot_direct_writing_elsewhere(tmp_path, name):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "tracking" / name).mkdir(parents=True)
+    file = {"csv": "rounds.csv", "details": "details.jsonl"}[name]
+    (tmp_path / "tracking" / name / file).symlink_to(victim)
+    with pytest.raises(ValueError, match="must not be a symbolic link"):
+        make_tracker(name, tmp_path / "tracking")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / name).symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="must not be a symbolic link"):
+        make_tracker(name, tmp_path / "other")
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("text", "known"), [("ab12_-\n", "ab12_-"), ("../../x", None), ("a b", None), ("", None)]
+)
+def test_ids_of_runs_are_checked(tmp_path, text, known):
+    (tmp_path / "run_id.txt").write_text(text)
+    assert read_run_id(tmp_path / "run_id.txt") == known
+    assert read_run_id(tmp_path / "missing.txt") is None
+
+
 def test_numbers_of_clients_are_cleaned():
     odd = {"a\nb": 1, "t": True, "s": "x", "n": float("nan"), "l": [1.0], "big": 10**400, "f": 2.5}
     assert clean_numbers(odd) == {"a_b": 1.0, "f": 2.5}
@@ -246,5 +271,6 @@ def test_rows_of_some_clients():
     seen = selector.seen()
     assert seen.tolist() == sorted(picked.clients.tolist())
     np.testing.assert_array_equal(selector.rows_of(seen), selector.rows[seen])
+    assert selector.seen(np.arange(10)).tolist() == [k for k in range(10) if k in seen]
     with pytest.raises(ValueError, match=r"clients must be ids in 0\.\.29"):
         selector.rows_of([30])

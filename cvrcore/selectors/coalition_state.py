@@ -71,9 +71,12 @@ class CoalitionState(Selector):
         return rows
 
     @serialised
-    def seen(self) -> Ids:
-        """Return the clients whose row is no longer the initial one."""
-        return np.flatnonzero((self._rows != self._initial).any(axis=1))
+    def seen(self, clients: ArrayLike | None = None) -> Ids:
+        """Return the clients, by default of all, whose row is no longer the initial one."""
+        if clients is None:
+            return np.flatnonzero((self._rows != self._initial).any(axis=1))
+        ids = check_ids(clients, "clients", self.n_clients)
+        return ids[(self._rows[ids] != self._initial).any(axis=1)]
 
     @property
     @serialised

@@ -16,7 +16,7 @@ from ..guards import Incident
 from ..integrations.extras import require
 from .base import Summary, Tracker
 from .csv_files import spreadsheet_safe
-from .records import Facts, RoundRecord
+from .records import Facts, RoundRecord, read_run_id
 from .views import PickHistory, png
 
 ALLOW = "MLFLOW_ALLOW_FILE_STORE"
@@ -70,8 +70,8 @@ class MlflowTracker(Tracker):
             found = self._client.get_experiment_by_name(self._experiment)
         experiment = found.experiment_id if found else self._make_experiment()
         note = self._folder / "run_id.txt"
-        if facts.done and note.exists():
-            self._run = note.read_text(encoding="utf-8").strip()
+        if facts.done and (known := read_run_id(note)):
+            self._run = known
             self._client.update_run(self._run, status="RUNNING")
             return
         made = self._client.create_run(experiment, run_name=facts.title)

@@ -13,6 +13,7 @@ from .records import Snapshot
 Float = NDArray[np.float64]
 
 MAX_POINTS: Final = 400  # clients of a snapshot, the picked ones apart
+MAX_ASKED: Final = 8_000  # clients among which those with a report are looked for
 
 
 def principal_plane(rows: NDArray[np.floating[Any]]) -> Float:
@@ -58,7 +59,9 @@ class Projection:
         """
         if not hasattr(selector, "rows_of") or selection.coalitions is None:
             return None
-        seen = selector.seen()
+        n_clients = len(selection.coalitions)
+        even = np.linspace(0, n_clients - 1, min(n_clients, MAX_ASKED)).astype(np.int64)
+        seen = selector.seen(np.union1d(even, selection.clients))
         if len(seen) < 3:
             return None
         even = np.linspace(0, len(seen) - 1, min(len(seen), MAX_POINTS)).astype(np.int64)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
@@ -201,6 +202,15 @@ def clean_numbers(values: Mapping[Any, Any]) -> dict[str, float]:
         if math.isfinite(number) and len(found) < MAX_METRICS:
             found[_ODD.sub("_", clean_name(name))] = number
     return found
+
+
+def read_run_id(path: Path) -> str | None:
+    """Return the id of a run that a tracker noted in a file; None if it holds no valid one."""
+    if not path.is_file():
+        return None
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = file.read(MAX_NAME).strip()
+    return text if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", text) else None
 
 
 def describe_picks(

@@ -34,6 +34,9 @@ def make_tracker(name: str, folder: str | os.PathLike[str]) -> Tracker:
     ------
     ImportError
         If the tool is missing; the message holds the pip line.
+    ValueError
+        If there is no such tracker, or its folder holds symbolic links: a folder from outside
+        could direct writing to other files.
 
     Examples
     --------
@@ -41,10 +44,16 @@ def make_tracker(name: str, folder: str | os.PathLike[str]) -> Tracker:
     'csv'
     """
     module, kind = TRACKERS[check_tracker(name)]
-    made: Tracker = getattr(importlib.import_module(f".{module}", __package__), kind)(
-        Path(folder) / name
-    )
+    place = Path(folder) / name
+    _refuse_links(place)
+    made: Tracker = getattr(importlib.import_module(f".{module}", __package__), kind)(place)
     return made
+
+
+def _refuse_links(place: Path) -> None:
+    for path in (place, *(place.iterdir() if place.is_dir() else ())):
+        if path.is_symlink():
+            raise ValueError(f"{path} must not be a symbolic link; delete it, or choose a folder")
 
 
 def make_trackers(

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..integrations.extras import require
 from .base import Summary, Tracker
-from .records import Facts, RoundRecord
+from .records import Facts, RoundRecord, read_run_id
 from .views import PickHistory, png
 
 MAX_ROWS = 10_000  # of a table
@@ -53,7 +53,7 @@ class WandbTracker(Tracker):
         self._folder.mkdir(parents=True, exist_ok=True)
         self._history = PickHistory(facts.earlier)
         note = self._folder / "run_id.txt"
-        known = note.read_text(encoding="utf-8").strip() if facts.done and note.exists() else None
+        known = read_run_id(note) if facts.done else None
         self._run = wandb.init(
             project=self._project,
             name=facts.title,

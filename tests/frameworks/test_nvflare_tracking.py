@@ -69,6 +69,22 @@ def test_trackers_survive_the_json_of_a_job(tmp_path):
     assert rebuilt.tracking == Tracking(rebuilt.tracking.trackers, "logs")
 
 
+def test_watch_writes_the_address_to_the_log_of_the_job(tmp_path):
+    for module in ("starlette", "uvicorn"):
+        pytest.importorskip(module, reason=f"{module} is not installed: pip install cvrcore[watch]")
+    told = []
+
+    class Talking(Controller):
+        def info(self, text):
+            told.append(text)
+
+    controller = Talking("uniform", 3, answer=honest, tmp_path=tmp_path, num_rounds=2, watch=True)
+    controller.run()
+    (line,) = [text for text in told if "watch this run" in text]
+    assert line.startswith("watch this run: http://127.0.0.1:")
+    assert len(controller.rounds) == 2
+
+
 def test_an_unknown_tracker_is_named_when_the_job_is_made():
     with pytest.raises(ValueError, match="tracker must be one of csv"):
         SelectingController("uniform", n_select=2, trackers=["nosuch"])
