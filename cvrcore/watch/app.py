@@ -58,7 +58,7 @@ class WatchApp:
         self._hosts = {f"{name}:{port}" for name in (HOST, "localhost")}
         self._streams = 0
         self._stopping = threading.Event()
-        page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+        page = resources.files(__package__).joinpath("page.template").read_text(encoding="utf-8")
         self._page = page
         routes = [
             Route("/{token}/", self._show, methods=["GET"]),
