@@ -30,7 +30,7 @@ class WatchServer:
     Attributes
     ----------
     url : str
-        Address of the page, with its token. Whoever knows it can read the page, on this machine.
+        Address of the page, with its token: any user of this machine who knows it can read it.
     """
 
     def __init__(self, board: Board, port: int = 0) -> None:

@@ -52,7 +52,9 @@ def test_a_tracker_gets_every_round_with_its_evaluation():
     for record, done in zip(memory.records, strategy.rounds, strict=True):
         assert record.metrics["accuracy"] == record.round / 10
         assert {"eval_loss", "train_loss"} <= set(record.metrics)
-        assert set(record.seconds) == {"select", "train", "aggregate", "evaluate", "round"}
+        assert set(record.seconds) == {
+            "connect", "select", "train", "aggregate", "evaluate", "round",
+        }  # fmt: skip
         assert min(record.seconds.values()) > 0
         failed = {p.name: p.reason for p in record.picks if not p.reported}
         assert failed == {str(client): why for client, why in done.failed.items()}

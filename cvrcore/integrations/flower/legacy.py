@@ -203,8 +203,10 @@ class LegacySelectingStrategy(Strategy):
         self._asked = {}
         self._sent = parameters_to_ndarrays(parameters)
         self.roster.watch(self._sent)
+        self._tracked.enter("connect")
         self._await_clients(client_manager)
         proxies = self._register(client_manager.all(), server_round)
+        self._tracked.enter("select")
         self.roster.watch(self._sent)  # once more: options of the policy may ask for it
 
         def losses(clients: list[Any]) -> dict[Any, float]:

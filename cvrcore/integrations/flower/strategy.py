@@ -251,7 +251,9 @@ class SelectingStrategy(Strategy):
         self._layers = layers_of(arrays_of(arrays))
         if self.roster.watches and self.roster.features is None:
             self.roster.watch(arrays_of(arrays))
+        self._tracked.enter("connect")
         present = self._nodes.register(grid, self.roster)
+        self._tracked.enter("select")
         if self.roster.watches and self.roster.features is None:  # as options of the policy say
             self.roster.watch(arrays_of(arrays))
         self._sent = arrays_of(arrays) if self.roster.needs_sent else None

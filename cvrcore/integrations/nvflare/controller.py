@@ -230,7 +230,9 @@ class SelectingController(TaskController):
     def _round(self, model: FLModel) -> FLModel:
         """Select clients, let them train, report to the policy, aggregate."""
         self._tracked.begin()
+        self._tracked.enter("connect")
         present = self._register(model)
+        self._tracked.enter("select")
         if self.roster.watches and model.params:  # options of the policy may ask for it
             self.roster.watch(model.params)
         try:
