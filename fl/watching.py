@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from cvrcore.tracking import RoundRecord
 from cvrcore.tracking.details import FILE
+from cvrcore.tracking.reading import read_record
 from cvrcore.watch import Board
 
 from .history import TIMING, History
@@ -104,7 +105,7 @@ class RunFollower:
                 where = f"{path}, line {number}"
                 value = json.loads(line)
                 check_plain(value, where)
-                record = RoundRecord.from_plain(value)
+                record = read_record(value)
                 if record.n_clients != n_clients:
                     raise ValueError(f"n_clients must be {n_clients}, got {record.n_clients}")
                 found[record.round] = record

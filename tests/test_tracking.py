@@ -13,6 +13,7 @@ import cvrcore
 from cvrcore.guards import Incident
 from cvrcore.tracking import Facts, Pick, RoundRecord, Tracker, Trackers, make_tracker
 from cvrcore.tracking.projection import MAX_POINTS, Projection
+from cvrcore.tracking.reading import read_record
 from cvrcore.tracking.records import MAX_METRICS, clean_numbers, read_run_id
 from cvrcore.tracking.views import COLOURS, MAX_SIDE, PickHistory, png
 
@@ -93,7 +94,7 @@ def test_details_come_back_as_they_went(tmp_path):
     play(make_tracker("details", tmp_path))
     lines = (tmp_path / "details" / "details.jsonl").read_text().splitlines()
     for t, line in enumerate(lines, start=1):
-        assert RoundRecord.from_plain(json.loads(line)).plain() == record(t).plain()
+        assert read_record(json.loads(line)).plain() == record(t).plain()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_details_come_back_as_they_went(tmp_path):
 )
 def test_a_damaged_record_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        RoundRecord.from_plain({**record(2).plain(), **change})
+        read_record({**record(2).plain(), **change})
 
 
 class Broken(Tracker):

@@ -9,7 +9,8 @@ from tiny import tiny_config, tiny_federation
 from typer.testing import CliRunner
 
 import fl
-from cvrcore.tracking import RoundRecord, Tracker
+from cvrcore.tracking import Tracker
+from cvrcore.tracking.reading import read_record
 from fl.commands import app
 
 CONFIG = tiny_config(
@@ -156,4 +157,4 @@ def test_records_of_a_run_are_plain(tmp_path):
     fl.run(CONFIG, federation=tiny_federation(), track=[memory])
     for record in memory.records:
         text = json.dumps(record.plain(), allow_nan=False)
-        assert RoundRecord.from_plain(json.loads(text)).plain() == json.loads(text)
+        assert read_record(json.loads(text)).plain() == json.loads(text)
