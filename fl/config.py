@@ -128,7 +128,7 @@ class SelectionConfig:
     None shows the whole layer. `features` says which: "model", those of the trained model, as
     in the paper; "update", of its difference from the model that was sent; "head", the
     direction of the output layer's bias update (`cvrcore.head`). `noise` and `coarse` make that
-    direction less revealing (`cvrcore.blur`, docs/privacy.md). `layer` names a part of the
+    direction less revealing (`cvrcore.head.Blur`, docs/privacy.md). `layer` names a part of the
     model, as ``"encoder"``, whose last layer is watched instead. The first `shared_warmup`
     rounds are drawn uniformly, with the same draws whatever the policy: its own begin
     after them. `server_samples` training samples are taken away from the clients and kept by

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cvrcore
-from cvrcore.blur import Blur
 from cvrcore.features import FeatureMap, Model
-from cvrcore.head import HeadMap
+from cvrcore.head import Blur, HeadMap
 from cvrcore.selectors import gathered_guards, policy_class
 
 from .config import ConfigError, SelectionConfig

@@ -14,6 +14,8 @@ MODULES = (
     "cvrcore.state",
     "cvrcore.erasure",
     "cvrcore.testing",
+    "cvrcore.tracking",
+    "cvrcore.plot",
     "cvrcore.draws.allocation",
     "cvrcore.draws.inclusion",
     "cvrcore.draws.pivotal",

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from cvrcore.aggregators import make_aggregator
-from cvrcore.blur import Blur
+from cvrcore.head import Blur
 from cvrcore.selection import Selection
 
 ROWS = np.array([[0.6, -0.8, 0.0], [0.0, 0.0, 0.0], [-3.0, 4.0, 0.0]])

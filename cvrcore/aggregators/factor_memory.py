@@ -8,8 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..blur import Blur
-from ..head import HeadMap
+from ..head import Blur, HeadMap
 from ..runtime.threads import serialised, single_blas_thread
 from ..validation import Float, Ids, Mask, check_number, check_stored
 from .base import Aggregator, Arrays, RoundUpdates, loading
@@ -55,7 +54,7 @@ class FactorMemoryAggregator(Aggregator):
     dtype, limit, folder
         See `MemoryAggregator`.
     noise, coarse, seed
-        Noise on the directions, or a coarse part of them, as in `cvrcore.blur.Blur`; not with
+        Noise on the directions, or a coarse part of them, as in `cvrcore.head.Blur`; not with
         `features`.
 
     References

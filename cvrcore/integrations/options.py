@@ -124,6 +124,11 @@ class Tracking:
     watch : bool
         Whether to show the run live on a page of this machine, 127.0.0.1; the log has its
         address. It needs the extra ``watch``.
+
+    Examples
+    --------
+    >>> Tracking(trackers=["csv"], folder="runs/a").trackers
+    ['csv']
     """
 
     trackers: Sequence[str | Tracker] = ()

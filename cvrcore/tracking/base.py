@@ -50,6 +50,11 @@ class Trackers:
     Parameters
     ----------
     trackers : iterable of Tracker
+
+    Examples
+    --------
+    >>> len(Trackers([Tracker()]))
+    1
     """
 
     def __init__(self, trackers: Iterable[Tracker] = ()) -> None:

@@ -42,6 +42,11 @@ class Facts:
         Settings of the run by name, plain values.
     earlier : sequence of RoundRecord
         The rounds before, as far as they are known, for pictures of the whole run.
+
+    Examples
+    --------
+    >>> Facts("oort on digits", policy="oort", n_clients=20).plain()["policy"]
+    'oort'
     """
 
     title: str
@@ -66,6 +71,11 @@ class Pick:
     `client` is the number of its slot, `name` the id that the framework gives it. `coalition`,
     `score` and `probability` (of the law inside its coalition, or over all clients) are None
     where the policy has none. `reason` says why it failed, if it did and the reason is known.
+
+    Examples
+    --------
+    >>> Pick(client=3, name="site-a", probability=0.25).reported
+    True
     """
 
     client: int
@@ -79,7 +89,13 @@ class Pick:
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """Some clients in the plane: lists of equal length; see `cvrcore.tracking.projection`."""
+    """Some clients in the plane: lists of equal length; see `cvrcore.tracking.projection`.
+
+    Examples
+    --------
+    >>> Snapshot(clients=[4, 7], x=[0.0, 1.0], y=[0.5, -0.5]).coalitions is None
+    True
+    """
 
     clients: Sequence[int]
     x: Sequence[float]
@@ -113,6 +129,13 @@ class RoundRecord:
         Wall-clock seconds by part of the round.
     snapshot : Snapshot, optional
         Clients in the plane, every few rounds and only if a tracker asks for it.
+
+    Examples
+    --------
+    >>> picks = [Pick(0, "a"), Pick(4, "e", reported=False)]
+    >>> record = RoundRecord(round=1, n_clients=5, picks=picks, metrics={"accuracy": 0.9})
+    >>> record.scalars()["selection/failed"], record.phase
+    (1, 'policy')
     """
 
     round: int

@@ -59,7 +59,13 @@ def _refuse_links(place: Path) -> None:
 def make_trackers(
     trackers: Iterable[str | Tracker], folder: str | os.PathLike[str] = "tracking"
 ) -> Trackers:
-    """Return a group of trackers, by name or ready."""
+    """Return a group of trackers, by name or ready.
+
+    Examples
+    --------
+    >>> [tracker.name for tracker in make_trackers(["csv"], "runs/a/tracking")]
+    ['csv']
+    """
     if isinstance(trackers, str):
         raise TypeError(f"trackers must be a list of names or trackers, got {trackers!r}")
     return Trackers(make_tracker(one, folder) if isinstance(one, str) else one for one in trackers)

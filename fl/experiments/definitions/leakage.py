@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import cvrcore
-from cvrcore.blur import Blur
+from cvrcore.head import Blur
 
 from ...store import write_json
 from ..definition import DATASET, Experiment, Request, measured
@@ -24,7 +24,7 @@ from .step_error import label_shares
 
 TITLE = "Labels predicted from the direction of head updates"
 N_CLIENTS, ROUNDS = 1000, 1
-#: Arguments of `cvrcore.blur.Blur` by name.
+#: Arguments of `cvrcore.head.Blur` by name.
 MODES: dict[str, tuple[float, str]] = {
     "direction": (0.0, "none"),
     "noise 0.1": (0.1, "none"),
