@@ -152,6 +152,16 @@ def test_inclusion_is_exact_with_any_neighbours(neighbours):
     assert (np.abs(counts / n_draws - inclusion) <= error).all()
 
 
+def test_frequencies_over_a_hundred_thousand_draws():
+    rng = np.random.default_rng(11)
+    inclusion = np.array([0.9, 0.05, 0.4, 0.3, 0.65, 0.2, 0.5])
+    features, n_draws, counts = rng.normal(size=(7, 2)), 100_000, np.zeros(7)
+    for _ in range(n_draws):
+        counts[pivotal_sample(inclusion, features, rng)] += 1
+    error = np.sqrt(inclusion * (1 - inclusion) / n_draws)
+    assert (np.abs(counts / n_draws - inclusion) <= 4 * error).all()
+
+
 def test_equal_rows_and_no_columns_are_drawn_evenly():
     rng = np.random.default_rng(3)
     for features in (np.zeros((6, 2)), np.zeros((6, 0)), np.full((6, 1), 7.0)):

@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import cvrcore
+from cvrcore.selectors import BUILT_IN, policy_class
 
 SITES = ["north"] * 6 + ["south"] * 4 + [None] * 2
 
@@ -135,20 +136,33 @@ def test_budgets_are_part_of_the_state_and_checked():
 # -- asynchronous servers --------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["uniform", "oort", "k-vib", "optimal", "reshuffle", "drift"])
+ASYNCHRONOUS = [name for name in BUILT_IN if policy_class(name).asynchronous]
+
+
+def test_all_policies_but_one_serve_an_asynchronous_server():
+    assert set(BUILT_IN) - set(ASYNCHRONOUS) == {"fedcvr-bolt"}
+
+
+@pytest.mark.parametrize("policy", ASYNCHRONOUS)
 def test_fedbuff_with_a_simulated_clock(policy):
     """Ten clients train at all times; the server steps after every five reports."""
     n, concurrency, buffer, width = 60, 10, 5, 3
     rng = np.random.default_rng(1)
     seconds = rng.lognormal(0.0, 1.0, n)
     centres = rng.normal(size=(n, width))
-    options = {"n_features": width} if policy == "drift" else {}
+    watching = ("drift", "pivotal", "divfl", "hics")
+    options = {"n_features": width} if policy in watching else {}
+    if policy == "fedcbs":
+        options["label_counts"] = rng.integers(1, 9, (n, 4))
     selector = cvrcore.make_selector(policy, n, concurrency, seed=0, **options)
     model, steps, received = np.zeros(width), 0, []
     training: list = []  # (time of the report, round, client, model it started from)
 
     def start(now):
         context = {"sent": model} if "sent" in selector.needs else {}
+        asked = selector.probe() if "probe" in selector.needs else None
+        if asked is not None:
+            context["losses"] = np.linalg.norm(centres[asked] - model, axis=1)
         picked = selector.select(n=1, concurrent=True, **context)
         for client in picked.clients:
             heapq.heappush(training, (now + seconds[client], picked.round, client, model))
@@ -164,6 +178,8 @@ def test_fedbuff_with_a_simulated_clock(policy):
             "durations": [seconds[client]],
             "norms": [np.linalg.norm(update)],
             "updates": update[None],
+            "models": update[None],
+            "utilities": [-np.linalg.norm(update)],
         }
         wanted = selector.needs | {"durations"}
         selector.observe([client], round=number, **{k: report[k] for k in wanted & report.keys()})
