@@ -19,7 +19,7 @@ def reproduce(
         typer.Argument(
             help="classification, kernels, regression, participation, ablations, theory, "
             "overview, all; scripts, ceiling, policies, devices, map, beyond, holdout, "
-            "balanced-choice, balanced, variance."
+            "balanced-choice, balanced, variance, step-error, leakage."
         ),
     ],
     preset: Preset = None,
