@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .selectors.coalition import CoalitionSelector
     from .selectors.options import Rule, Solver
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application decides
 
