@@ -26,7 +26,7 @@ PAGE, FOLDER = "results.md", "results"
 #: Columns of text; all others are numbers.
 _TEXT = (
     "row", "column", "method", "reference", "against", "commit", "machine", "command", "groups",
-    "policy", "aggregator",
+    "policy", "aggregator", "dataset", "rounds", "draw", "estimator", "features",
 )  # fmt: skip
 #: Rows of the summary: table, row of it, and methods.
 SUMMARY = (
