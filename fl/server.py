@@ -198,6 +198,7 @@ class Server:
             dropped = dropped | times.lost
         clients = selection.clients[~dropped]
         with self._timed("train"):
+            sent = algorithm.models_sent  # before the merge, which may change it
             starts, answers = work.train(clients)
         # A model that diverged counts as a failure: one NaN would stay in the average.
         valid = np.array([a is not None and _is_finite(a) for a in answers], bool)
@@ -224,7 +225,7 @@ class Server:
             probed,
             reported,
             failed,
-            algorithm.models_sent,
+            sent,
             wants_losses,
             n_diverged,
             algorithm.models_returned,

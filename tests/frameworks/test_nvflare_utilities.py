@@ -119,7 +119,7 @@ def test_probed_norms_are_refused_before_any_client_trains():
     assert "train" not in asked
 
 
-def test_rounds_of_random_size_may_have_nobody_and_the_job_goes_on():
+def test_rounds_of_random_size_may_be_empty_and_the_job_goes_on():
     controller = Controller(
         "optimal",
         1,
