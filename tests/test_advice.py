@@ -9,7 +9,7 @@ from cvrcore.aggregators import AGGREGATORS, ServerOptimiser
 @pytest.mark.parametrize(
     ("sizes", "method", "reason"),
     [
-        ((100, 10, 200, 10_000), "cvr-steady", "seen about 20 times"),
+        ((100, 10, 200, 10_000), "balanced-memory", "seen about 20 times"),
         ((1000, 10, 100, 10_000), "balanced-factor", "seen about 1 times"),
         ((100, 10, 200, 10**8), "balanced-factor", "takes 40,000 MB, above the limit"),
         ((10, 10, 200, 10), "fedavg", "nothing to select"),

@@ -48,27 +48,6 @@ def test_readme_snippets_run():
         subprocess.run([sys.executable, "-c", snippet], check=True, timeout=120, cwd=ROOT)
 
 
-def test_readme_numbers_are_those_of_the_results():
-    """What the README says it gains stands in the table of results, digit by digit."""
-    readme, results = (
-        (ROOT / name).read_text() for name in ("README.md", "docs/results/holdout.md")
-    )
-    held_out = results[results.index("<!-- table holdout -->") : results.index("<!-- end holdout")]
-    for dataset, place in {"mnist": 4, "fashion-mnist": 6}.items():
-        for method in ("fedavg", "fedcvr-bolt", "fedavg-memory", "cvr-steady"):
-            row = re.search(rf"^\| `{method}`.*", readme, re.MULTILINE)[0].split("|")
-            theirs = re.search(rf"^\| {dataset} \(.*\| {method} \|.*", held_out, re.MULTILINE)[0]
-            accuracy, difference, memory = (row[at].strip() for at in (place, place + 1, 8))
-            assert f"| {accuracy} | {difference or '-'} |" in theirs, (dataset, method)
-            if dataset == "mnist":
-                headings = held_out.split("\n|", 1)[1].split("\n")[0].split("|")
-                at = [h.strip() for h in headings].index("select, MB") + 1
-                kept = [cell.strip() for cell in theirs.split("|")[at : at + 2]]
-                assert memory.split(" + ") == [part for part in kept if part != "0.0"] or (
-                    memory == "0.0" and kept == ["0.0", "0.0"]
-                )
-
-
 def test_the_loop_of_any_loop_runs_as_printed():
     page = ROOT / "docs/any-loop.md"
     results = doctest.testfile(str(page), module_relative=False)

@@ -43,6 +43,25 @@ SUMMARY = (
 )
 
 
+#: Rows of the advice: federation, method, and the table and row that measured it. The README
+#: shows the first of them.
+ADVICE = (
+    ("many clients, each seldom seen", "balanced-factor", "balanced", "mnist, K=1000"),
+    (
+        "few clients; the server keeps an update of each",
+        "balanced-memory",
+        "balanced",
+        "mnist, K=100",
+    ),
+    ("few clients; the server keeps nothing", "active", "classification", "mnist"),
+    ("many clients; label counts are known", "fedcbs", "balanced", "mnist, K=1000"),
+    ("few clients; a convolutional network", STEADY, "holdout", "cifar10"),
+    ("a few clients hold most samples", "balanced-memory", "balanced", "synthetic, K=100"),
+    ("the paper's method", "fedcvr-bolt", "classification", "mnist"),
+)
+README_ROWS = 3
+
+
 def read_rows(path: Path) -> list[Row]:
     """Return the rows of a CSV file that `write_rows` wrote; none if it does not exist."""
     if not path.exists():
@@ -143,7 +162,11 @@ def fill_pages(docs: Path) -> list[Path]:
     tables["summary"] = summary_table(docs / FOLDER).markdown()
     tables["balanced-choice-steps"] = _steps(docs / FOLDER / "balanced-choice.csv")
     tables |= {f"{name}-figures": _figures(docs, name) for name in NAMES}
-    pages = [docs / PAGE, *sorted((docs / FOLDER).glob("*.md"))]
+    tables["advice"] = advice_table(docs / FOLDER, FOLDER).markdown()
+    gains = advice_table(docs / FOLDER, f"docs/{FOLDER}", README_ROWS)
+    tables["gains"] = gains.markdown()
+    pages = [docs / PAGE, docs / "which-policy.md", docs.parent / "README.md"]
+    pages += sorted((docs / FOLDER).glob("*.md"))
     filled = [page for page in pages if page.exists()]
     for page in filled:
         page.write_text(fill(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
@@ -184,20 +207,41 @@ def summary_table(folder: Path) -> Table:
     """Return the methods of `SUMMARY` beside FedAvg, from the CSV files of their tables."""
     lines = []
     for name, place, methods in SUMMARY:
-        experiment = define(name, Request())
-        rows = read_rows(folder / f"{name}.csv")
-        paired = read_rows(folder / f"{name}-paired.csv")
-        for row in (r for r in rows if r["row"] == place and r["column"] in methods):
-            line = {**row, "where": f"[{name}]({FOLDER}/{name}.md): {place}"}
-            if experiment.baseline != "fedavg":  # then the difference is to another method
-                keys = {"row": place, "method": row["column"], "against": "fedavg"}
-                pairs = [p for p in paired if keys.items() <= p.items()]
-                line["difference"] = pairs[0]["last_five"] if pairs else None
-                line["low"] = pairs[0]["last_five_low"] if pairs else None
-                line["high"] = pairs[0]["last_five_high"] if pairs else None
-            lines.append(line)
+        for row in _beside_fedavg(folder, name, place):
+            if row["column"] in methods:
+                lines.append({**row, "where": f"[{name}]({FOLDER}/{name}.md): {place}"})
     shown = present(SUMMARY_COLUMNS, lines)
     return Table([Column("table", "where"), Column("method", "column"), *shown], lines)
+
+
+def advice_table(folder: Path, link: str, n_rows: int | None = None) -> Table:
+    """Return which method `ADVICE` gives for which federation, with what was measured.
+
+    `link` leads to the folder of the tables from the page that shows the advice.
+    """
+    lines = []
+    for where, method, name, place in ADVICE[:n_rows]:
+        for row in _beside_fedavg(folder, name, place):
+            if row["column"] == method:
+                measured = f"[{place}]({link}/{name}.md)"
+                lines.append({**row, "where": where, "on": measured, "take": f"`{method}`"})
+    columns = [Column("federation", "where"), Column("take", "take"), Column("measured on", "on")]
+    return Table([*columns, *present(SUMMARY_COLUMNS, lines)], lines)
+
+
+def _beside_fedavg(folder: Path, name: str, place: str) -> list[Row]:
+    """Return the rows of a table at `place`, each with its difference to FedAvg."""
+    experiment = define(name, Request())
+    rows = [row for row in read_rows(folder / f"{name}.csv") if row["row"] == place]
+    if experiment.baseline == "fedavg":
+        return rows
+    paired, found = read_rows(folder / f"{name}-paired.csv"), []
+    for row in rows:
+        keys = {"row": place, "method": row["column"], "against": "fedavg"}
+        pairs = [p for p in paired if keys.items() <= p.items()]
+        ends = {"difference": "last_five", "low": "last_five_low", "high": "last_five_high"}
+        found.append({**row, **{k: pairs[0][v] if pairs else None for k, v in ends.items()}})
+    return found
 
 
 def _steps(path: Path) -> str:

@@ -141,6 +141,29 @@ def test_the_summary_says_what_the_tables_say():
             assert minus == signed(row["difference"], row["low"], row["high"], 2)
 
 
+@pytest.mark.parametrize(
+    ("page", "name"), [("README.md", "gains"), ("docs/which-policy.md", "advice")]
+)
+def test_the_advice_says_what_the_tables_say(page, name):
+    """Every number of the advice stands in the CSV file that its line links to."""
+    (found,) = [t for t in tables(DOCS.parent / page) if t[0] == name]
+    _, headings, lines = found
+    assert len(lines) >= 3
+    for line in lines:
+        method = line[1].strip("`")
+        place, table = re.fullmatch(r"\[(.+)\]\(.*/(.+)\.md\)", line[2]).groups()
+        (row,) = [r for r in raw(table) if (r["row"], r["column"]) == (place, method)]
+        assert line[3:5] == [row["seeds"], mean(row, "last_five", 2)]
+        minus = line[headings.index("minus FedAvg [95 %]")]
+        if table == "holdout":
+            keys = {"row": place, "method": method, "against": "fedavg"}
+            (pair,) = [r for r in raw("holdout-paired") if keys.items() <= r.items()]
+            parts = (pair[f"last_five{end}"] for end in ("", "_low", "_high"))
+        else:
+            parts = (row["difference"], row["low"], row["high"])
+        assert minus == signed(*parts, 2)
+
+
 def test_words_of_the_summary_agree_with_the_tables():
     text = (DOCS / "results.md").read_text(encoding="utf-8")
     low, high = re.search(
@@ -185,7 +208,7 @@ def test_pages_are_up_to_date(tmp_path):
         (tmp_path / "figures" / path.name).touch()
     for path in [*PAGES, *(DOCS / "results").glob("*.csv")]:
         (tmp_path / path.relative_to(DOCS)).write_bytes(path.read_bytes())
-    fill_pages(tmp_path)
+    assert tmp_path / "results.md" in fill_pages(tmp_path)
     for page in PAGES:
         assert (tmp_path / page.relative_to(DOCS)).read_text() == page.read_text(), page.name
 
