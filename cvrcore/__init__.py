@@ -6,7 +6,6 @@ name. Public names are imported when they are first used, so that ``import cvrco
 light.
 """
 
-import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application decides
 
 __all__ = [
     "CoalitionSelector",

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import logging
 from typing import Any
-
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application decides
 
 #: Public names and where they live; imported when asked for, so that ``import fl`` is light.
 _PUBLIC = {

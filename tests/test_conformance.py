@@ -25,6 +25,7 @@ VARIANTS = {
     "multinomial": [{}, {"design": "systematic"}],
     "clustered": [{}, {"form": "similarity"}],
     "divfl": [{}, {"epsilon": 0.3}],
+    "learned": [{"explore": 0.4}],  # without it only ties are drawn at random
     "fedcvr-bolt": [
         {"warmup": 3},
         {"warmup": 0, "store": "dense", "recluster_every": 3},
