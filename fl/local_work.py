@@ -25,8 +25,8 @@ class LocalWork:
     """The training of one round.
 
     A policy that probes norms of updates lets all reachable clients train before it selects.
-    What they trained is kept until the end of the round, one model for each: those that are
-    picked send it and do not train again.
+    What they trained is kept until the end of the round, one model for each: a client
+    that is picked sends its model and does not train again.
     """
 
     def __init__(
