@@ -114,10 +114,9 @@ BEYOND = {
     STEADY: _bolt("memory", "update", within="size"),
 }
 
-#: Balanced draws with exact inclusion and a server step as long as the noise allows; ours. One
-#: remembered update per client where clients are few, a linear model of updates where they are
-#: many. Chosen on seeds 0 to 2 of MNIST, before the experiment ``balanced`` was run. The long
-#: step is not safe everywhere: on CIFAR-10 it swings, see docs/results.md.
+#: Balanced draws with exact inclusion and a server step as long as noise and curvature allow;
+#: ours. One remembered update per client where clients are few, a linear model of updates where
+#: they are many. Chosen on seeds 0 to 2 of MNIST, before the experiment ``balanced`` was run.
 BALANCED = {
     "balanced-memory": Method(
         policy="pivotal", features="head", aggregator="memory", server={"optimiser": "adaptive"}

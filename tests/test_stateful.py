@@ -113,7 +113,10 @@ class Server(RuleBasedStateMachine):
             assert law is None or (np.isfinite(law).all() and not law[~eligible].any())
         if not self.guards:
             self.model.check(self.picked, eligible, self.asked, self.answers)
-        self.now = eligible
+        # Guards charge a client when it is selected: rounds that nothing is told of count too.
+        self.picks[self.picked.clients] += 1
+        self.even[eligible] += len(self.picked) / eligible.sum()
+        self.narrow |= eligible.sum() < 3 * N_SELECT
         self.asked = self.answers = None
         self.fresh = False
 
@@ -128,9 +131,6 @@ class Server(RuleBasedStateMachine):
         losses = rng.gamma(2.0, size=clients.size).round(3)
         self.selector.observe(clients, models, losses, failed=failed)
         self.model.learn(self.picked, clients, models, losses, None, failed)
-        self.picks[self.picked.clients] += 1
-        self.even[self.now] += len(self.picked) / self.now.sum()
-        self.narrow |= self.now.sum() < 3 * N_SELECT
         self.picked = None
 
     @rule()

@@ -23,7 +23,8 @@ DATASETS = (
     "digits, mnist, fashion-mnist, cifar10, cifar100, synthetic, regression, shakespeare or adult"
 )
 METHODS = (
-    "fedavg, power-of-choice, active, fedprox, ifca, fesem, fedcbs, oort, fedcvr-bolt or cvr-steady"
+    "fedavg, power-of-choice, active, fedprox, ifca, fesem, fedcbs, oort, fedcvr-bolt, "
+    "fedavg-memory, cvr-steady, balanced-memory or balanced-factor"
 )
 Dataset = Annotated[
     str | None,
@@ -68,7 +69,11 @@ Workers = Annotated[int | None, option("Worker processes.", "--workers", default
 EvalEvery = Annotated[int | None, option("Evaluate every n rounds.", "--eval-every", default="1")]
 ServerLr = Annotated[
     float | None,
-    option("Step length of the server.", "--server-lr", default="1; fedadam, fedyogi 0.01"),
+    option(
+        "Step length of the server.",
+        "--server-lr",
+        default="1; fedadam, fedyogi 0.01; at most 3 if adaptive",
+    ),
 ]
 Target = Annotated[float | None, option("Accuracy to time.", "--target", default="none")]
 File = Annotated[

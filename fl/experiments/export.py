@@ -18,7 +18,7 @@ from ..presets import BALANCED, STEADY
 from ..store import StoreError, read_json, write_json
 from .archive import SUFFIX, unpack
 from .definition import Request, slug
-from .documents import completed, defined, fill_pages, merged, read_rows, write_rows
+from .documents import PAGE, completed, defined, fill_pages, merged, read_rows, write_rows
 from .documents import fill as fill
 from .figures import draw_curves
 from .manifest import MANIFEST
@@ -103,15 +103,26 @@ def _figures(results: Results, docs: Path, name: str, kept: set[str]) -> list[Pa
     return written
 
 
+def _check_docs(docs: str) -> None:
+    if not (Path(docs) / PAGE).is_file():
+        sys.exit(f"DOCS must be a folder that holds {PAGE}, got {docs}")
+
+
 def main() -> None:
     """Export the folders named on the command line."""
+    usage = "usage: python -m fl.experiments.export [RUNS] DOCS"
     match sys.argv[1:]:
+        case ["-h" | "--help"]:
+            print(usage)
+            return
         case [docs]:
+            _check_docs(docs)
             written = fill_pages(Path(docs))
         case [runs, docs]:
+            _check_docs(docs)
             written = export(Path(runs), Path(docs))
         case _:
-            sys.exit("usage: python -m fl.experiments.export [RUNS] DOCS")
+            sys.exit(usage)
     for path in written:
         print(path)
 
