@@ -154,12 +154,15 @@ class Policy:
         changes: Rows = self.features.extract_all(models) - self.features.extract_all(sent)
         return changes
 
+    def changes(self, models: Sequence[Model], sent: Sequence[Model], clients: Rows) -> Rows:
+        """Return the watched coordinates of changes; head features blurred as the settings say."""
+        found = self.updates(models, sent)
+        return self._blur(found, clients) if isinstance(self.features, HeadMap) else found
+
     def rows(self, models: Sequence[Model], sent: Sequence[Model], clients: Rows) -> Rows:
         """Return the watched coordinates of models, or of what they changed of those sent."""
-        if not isinstance(self.features, FeatureMap):
-            return self._blur(self.updates(models, sent), clients)
-        if self._of_updates:
-            return self.updates(models, sent)
+        if not isinstance(self.features, FeatureMap) or self._of_updates:
+            return self.changes(models, sent, clients)
         watched: Rows = self.features.extract_all(models)
         return watched
 

@@ -234,6 +234,9 @@ class Server:
         if self.fleet is not None and times is not None:
             record |= self.fleet.advance(times.seconds)
         record["sizes"] = self.weights[selection.clients].astype(np.int64).tolist()
+        if trains_first:  # the clients that were asked have trained too
+            trained = np.union1d(probed, selection.clients)
+            record["samples"] = int(self.weights[trained].sum())
         if statistic is not None:
             record["losses"] = [update.loss for update in updates]
         record["selector_bytes"] = self.policy.nbytes
@@ -288,7 +291,7 @@ class Server:
             sent = [self._watchable(model) for model in self.algorithm.models]
             received = [sent[start] for start in starts]
             if "updates" in selector.needs:
-                report["updates"] = self.policy.updates(models, received)
+                report["updates"] = self.policy.changes(models, received, reported)
             else:
                 report["models"] = self.policy.rows(models, received, reported)
         if "norms" in selector.needs:

@@ -168,3 +168,22 @@ def test_a_state_without_curvature_still_loads():
     for wrong in ({"last_lr": -1.0}, {"last": [np.array([np.nan])]}, {"last": 3}):
         with pytest.raises(ValueError, match="last"):
             server.load_state_dict(old | wrong)
+
+
+def test_half_precision_and_arrays_that_do_not_move():
+    """Squares of float16 overflow beyond 65,504: sums are taken in float64."""
+    server = ServerOptimiser("adaptive")
+    model = [np.zeros(10_000, dtype=np.float16), np.array([True, False]), np.arange(3)]
+    for _ in range(4):
+        after = [model[0] + np.float16(4.0), model[1], model[2]]
+        server.step(model, after, noise=0.0, fresh=[np.full(10_000, 4.0), *model[1:]])
+    other = ServerOptimiser("adaptive")
+    other.load_state_dict(server.state_dict())
+    assert_allclose(other.last_lr, 1.1**4, rtol=1e-9)
+    aggregator = make_aggregator("sizes", server=ServerOptimiser("adaptive"))
+    got = aggregator.aggregate(model, [model] * 2, [0, 1], np.ones(K), selection([0, 1]))
+    assert got[1].dtype == bool
+
+
+def test_other_kinds_say_their_own_step():
+    assert ServerOptimiser(lr=2.0).last_lr == 2.0

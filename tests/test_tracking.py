@@ -175,7 +175,21 @@ def test_a_folder_from_outside_cannot_direct_writing_elsewhere(tmp_path, name):
     (tmp_path / "other" / name).symlink_to(tmp_path)
     with pytest.raises(ValueError, match="must not be a symbolic link"):
         make_tracker(name, tmp_path / "other")
+    (tmp_path / "linked").symlink_to(tmp_path / "other")
+    with pytest.raises(ValueError, match="must not be a symbolic link"):
+        make_tracker("csv" if name == "details" else "details", tmp_path / "linked")
     assert victim.read_text() == "precious"
+
+
+def test_negative_numbers_survive_a_resumed_run(tmp_path):
+    below = RoundRecord(round=1, n_clients=5, metrics={"loss": -1.25})
+    make_tracker("csv", tmp_path).start(FACTS)
+    tracker = make_tracker("csv", tmp_path)
+    tracker.start(FACTS)
+    tracker.round(below)
+    again = make_tracker("csv", tmp_path)
+    again.start(Facts("demo", "fedcvr-bolt", 6, 4, done=1, earlier=[below]))
+    assert ",-1.25" in (tmp_path / "csv" / "metrics.csv").read_text()
 
 
 @pytest.mark.parametrize(

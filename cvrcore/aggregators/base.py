@@ -279,7 +279,10 @@ def fresh_update(received: RoundUpdates) -> Arrays:
     total = factors.sum()
     shares = factors / total if total > 0 else np.full(factors.size, 1.0 / factors.size)
     merged = weighted_mean(received.updates, shares)
-    return [np.subtract(a, b) for a, b in zip(merged, received.current, strict=True)]
+    return [
+        np.subtract(a, b) if b.dtype.kind == "f" else np.zeros(0)
+        for a, b in zip(merged, received.current, strict=True)
+    ]
 
 
 def weighted_mean(updates: Sequence[Sequence[NDArray[Any]]], shares: Float) -> Arrays:

@@ -120,7 +120,7 @@ class ServerOptimiser(Noted):
     @property
     def last_lr(self) -> float:
         """Length of the last step."""
-        return self._rule.last_lr
+        return self._rule.last_lr if self.kind == "adaptive" else self.lr
 
     @property
     def nbytes(self) -> int:
@@ -197,7 +197,7 @@ class ServerOptimiser(Noted):
         if noise is None or not noise >= 0:
             raise ValueError(f"noise must be a non-negative number, got {noise!r}")
         pairs = [(np.asarray(x), np.asarray(y)) for x, y in zip(current, aggregated, strict=True)]
-        moved = [y - x if x.dtype.kind == "f" else np.zeros(0, np.float32) for x, y in pairs]
+        moved = [_change(x, y) for x, y in pairs]
         step = self._rule.measure(moved, noise, moved if fresh is None else fresh)
         found = []
         for (before, after), change in zip(pairs, moved, strict=True):
@@ -206,7 +206,8 @@ class ServerOptimiser(Noted):
                 continue
             with np.errstate(over="ignore", invalid="ignore"):  # refused below
                 found.append((before + step.lr * change).astype(before.dtype))
-        if not all(np.isfinite(array).all() for array in found):
+        finite = np.isfinite(step.means).all() and all(np.isfinite(a).all() for a in found)
+        if not finite:
             raise ValueError(f"the server's step must be finite; lr {step.lr:g} may be too large")
         self._rule.take(step, moved)
         self._steps += 1
@@ -377,6 +378,13 @@ class ServedAggregator(Aggregator):
         self.server._checked(server)  # before the aggregator inside takes anything over
         self.inner.load_state_dict(own)
         self.server.load_state_dict(server)
+
+
+def _change(before: Array, after: Array) -> Array:
+    """Return the change of an array of real numbers; float16 is widened, others do not move."""
+    if before.dtype.kind != "f":
+        return np.zeros(0, np.float32)
+    return np.subtract(after, before, dtype=max(before.dtype, np.dtype(np.float32)))
 
 
 def _finite_arrays(state: dict[str, Any], name: str, default: Any = None) -> Arrays:

@@ -121,6 +121,9 @@ def _share(means: Array) -> float:
 
 
 def _dot(left: Sequence[Array], right: Sequence[Array]) -> float:
-    """Return the inner product of two lists of arrays."""
+    """Return the inner product of two lists of arrays, summed in float64."""
     pairs = zip(left, right, strict=True)
-    return sum(float(np.vdot(a, b).real) if a.size else 0.0 for a, b in pairs)
+    return sum(
+        float(np.einsum("i,i->", a.ravel(), b.ravel(), dtype=np.float64)) if a.size else 0.0
+        for a, b in pairs
+    )

@@ -97,7 +97,10 @@ class CsvTracker(Tracker):
 def spreadsheet_safe(value: Any) -> Any:
     """Quote text that a spreadsheet would take for a formula: names come from clients."""
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return f"'{value}"
+        try:
+            float(value)  # a number as text is no formula
+        except ValueError:
+            return f"'{value}"
     return value
 
 

@@ -51,7 +51,8 @@ def make_tracker(name: str, folder: str | os.PathLike[str]) -> Tracker:
 
 
 def _refuse_links(place: Path) -> None:
-    for path in (place, *(place.iterdir() if place.is_dir() else ())):
+    inner = place.iterdir() if place.is_dir() else ()
+    for path in (place.parent, place, *inner):
         if path.is_symlink():
             raise ValueError(f"{path} must not be a symbolic link; delete it, or choose a folder")
 

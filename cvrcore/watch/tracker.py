@@ -54,8 +54,10 @@ class WatchTracker(Tracker):
 
     def finish(self, summary: Summary) -> None:
         """Show that the run has ended, and stop serving within seconds."""
-        plain = json.loads(json.dumps(dict(summary), default=str))
-        self.board.status("finished", summary=plain)
-        if self.server is not None:
-            self.server.stop()
-            self.server = None
+        try:
+            plain = json.loads(json.dumps(dict(summary), default=str))
+            self.board.status("finished", summary=plain)
+        finally:
+            if self.server is not None:
+                self.server.stop()
+                self.server = None

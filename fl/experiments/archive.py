@@ -89,12 +89,13 @@ def unpack(archive: Path, runs: Path) -> int:
             if folder.exists():
                 continue
             records = _records(line["rounds"], path)
-            folder.mkdir(parents=True)
-            for name in _RUN_FILES[:2]:
-                write_json(folder / name, line[name.removesuffix(".json")])
+            part = folder.with_name(f".{folder.name}.part")  # an interrupted unpack leaves it
+            part.mkdir(parents=True, exist_ok=True)
+            for name in _RUN_FILES:
+                write_json(part / name, line[name.removesuffix(".json")])
             rounds = "".join(json.dumps(record) + "\n" for record in records)
-            (folder / "rounds.jsonl").write_text(rounds, encoding="utf-8")
-            write_json(folder / "summary.json", line["summary"])  # last: the run is complete
+            (part / "rounds.jsonl").write_text(rounds, encoding="utf-8")
+            os.replace(part, folder)
             count += 1
     return count
 

@@ -53,7 +53,8 @@ def export(runs: Path, docs: Path) -> list[Path]:
         results, rows, name = read_results(folder), rows_of(folder), folder.name
         path = docs / "results" / f"{name}.csv"
         if not results.cells:
-            written.append(write_rows(path, rows))
+            if rows:  # an archive has no measurements, only runs
+                written.append(write_rows(path, rows))
             written += _figures(results, docs, name, set())
             continue
         if not any(row["seeds"] for row in rows) or not results.baseline:

@@ -124,9 +124,10 @@ def _timeless(config: RunConfig) -> dict[str, object]:
 def share_closed(ours: Histories, base: Histories, ceilings: Sequence[Histories]) -> Share:
     """Return (method - FedAvg) / (full - FedAvg) after equal rounds, paired by seed.
 
-    Of the `ceilings` the one with the best mean counts, over the seeds that all sides have.
+    Of the `ceilings` with most seeds in common the one with the best mean counts. There is no
+    share where full participation is no better than FedAvg.
     """
-    best: tuple[float, Share] | None = None
+    best: tuple[int, float, Share] | None = None
     for full in ceilings:
         seeds = sorted(ours.keys() & base.keys() & full.keys())
         values = [_at_equal_rounds(ours[s], base[s], full[s]) for s in seeds]
@@ -135,10 +136,12 @@ def share_closed(ours: Histories, base: Histories, ceilings: Sequence[Histories]
             continue
         mine, low, high = np.array(known).T
         sign = 1.0 if next(iter(full.values())).higher_is_better else -1.0
-        level = sign * float(high.mean())
-        if best is None or level > best[0]:
-            best = level, ratio_of_means(mine - low, high - low)
-    return Share(0) if best is None else best[1]
+        level = len(known), sign * float(high.mean())
+        if best is None or level > best[:2]:
+            gains = sign * float((high - low).mean()) > 0
+            share = ratio_of_means(mine - low, high - low) if gains else Share(len(known))
+            best = *level, share
+    return Share(0) if best is None else best[2]
 
 
 def _at_equal_rounds(*runs: History) -> tuple[float, ...] | None:

@@ -168,6 +168,8 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
 
     Text that a spreadsheet would take for a formula gets a quote in front.
     """
+    if not rows:
+        raise ValueError(f"rows must not be empty: {path} would lose what it holds")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")

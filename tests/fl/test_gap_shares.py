@@ -82,6 +82,10 @@ def test_sides_are_read_after_equal_rounds_and_the_best_step_is_the_ceiling(tmp_
     found = share_closed(ours, base, [one, two])
     assert_allclose([found.share, found.n], [0.06 / 0.20, 3])
     assert share_closed(ours, base, []).share is None
+    # A ceiling below FedAvg has no share to give; one with fewer seeds does not replace another.
+    below = {s: history(tmp_path / f"w{s}", values=[0.3] * 6, **(full | {"seed": s})) for s in base}
+    assert share_closed(ours, base, [below]).share is None
+    assert share_closed(ours, base, [one, {0: two[0]}]).n == 3
     assert [is_full(runs[0].config) for runs in (base, ours, one, two)] == [
         False,
         False,

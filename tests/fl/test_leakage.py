@@ -87,6 +87,20 @@ def test_policy_and_aggregator_see_blurred_rows(plain, change):
     assert [r["picked"] for r in records] != [r["picked"] for r in plain.rounds]
 
 
+def test_policies_that_need_updates_see_blurred_rows():
+    """DivFL is told updates, not rows: they are blurred all the same."""
+    told = []
+    for coarse in ("none", "top"):
+        config = fl.make_config("digits", "divfl", rounds=2, selection__features="head")
+        config = config.replace(engine__workers=1, selection__coarse=coarse)
+        with fl.server.Server(config) as server:
+            server.round(0)
+            rows = server.policy.state_dict()["chosen"]["learned"]["rows"]
+        told.append(rows[rows.any(axis=1)])
+    assert (np.count_nonzero(told[0], axis=1) > 1).all()
+    assert_allclose(np.count_nonzero(told[1], axis=1), 1)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
