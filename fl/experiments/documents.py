@@ -35,6 +35,8 @@ SUMMARY = (
     ("holdout", "fashion-mnist", (STEADY,)),
     ("holdout", "synthetic", (STEADY,)),
     ("holdout", "cifar10", (STEADY,)),
+    ("balanced", "mnist, K=100", ("fedavg-memory", "fedcvr-bolt", STEADY, *BALANCED)),
+    ("balanced", "synthetic, K=100", tuple(BALANCED)),
     (
         "balanced",
         "mnist, K=1000",
@@ -208,7 +210,7 @@ def summary_table(folder: Path) -> Table:
     lines = []
     for name, place, methods in SUMMARY:
         for row in _beside_fedavg(folder, name, place):
-            if row["column"] in methods:
+            if row["column"] in methods and row["seeds"]:
                 lines.append({**row, "where": f"[{name}]({FOLDER}/{name}.md): {place}"})
     shown = present(SUMMARY_COLUMNS, lines)
     return Table([Column("table", "where"), Column("method", "column"), *shown], lines)
