@@ -276,9 +276,10 @@ def test_full_disk_is_one_line_and_leaves_nothing_to_trust(tmp_path):
 def test_help_names_every_method_and_data_set():
     from fl.commands.settings import DATASETS, METHODS
     from fl.data import DATASETS as KNOWN
-    from fl.presets import STEADY, TABLE
+    from fl.presets import BALANCED, STEADY, TABLE
 
-    assert set(METHODS.replace(" or ", ", ").split(", ")) == {*TABLE, STEADY}
+    named = set(METHODS.replace(" or ", ", ").split(", "))
+    assert named == {*TABLE, *BALANCED, "fedavg-memory", STEADY}
     assert set(DATASETS.replace(" or ", ", ").split(", ")) == set(KNOWN)
 
 
