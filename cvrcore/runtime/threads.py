@@ -140,6 +140,8 @@ def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> N
         take()
     except BaseException as raised:
         errors.append(raised)
+        if len(helpers) < n_helpers:  # a signal inside `submit` may leave the pool's lock taken
+            _pool.cache_clear()
     # No thread may write after this call has returned, however it returns: a signal can come
     # at any moment, even between `submit` and the list of helpers.
     while True:
