@@ -37,6 +37,7 @@ SUBJECTS = (
     "lloyd",
     "packed",
     "pivotal",
+    "sparse_mlp",
     "subspace",
 )
 # No contraction and no fast-math: a fused or reordered sum would differ from Numba's.

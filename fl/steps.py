@@ -1,9 +1,10 @@
 """A batch in, one step of plain SGD out, in place on a flat model.
 
-Three kinds. `DenseStep` writes out the gradient of a stack of linear layers and adds it to the
-weights inside the same matrix product; `ConvStep` (conv_step.py) does so for convolutions with
-pooling before them; `AutogradStep` serves every other module and every loss. All make the step
-of `torch.optim.SGD` without momentum or decay; `fl.optimiser` has those.
+Four kinds. `DenseStep` writes out the gradient of a stack of linear layers and adds it to the
+weights inside the same matrix product; `SparseStep` (sparse_step.py) skips the zeros of samples;
+`ConvStep` (conv_step.py) has convolutions with pooling before linear layers; `AutogradStep` serves
+every other module and every loss. All make the step of `torch.optim.SGD` without momentum or
+decay; `fl.optimiser` has those.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ WORTH_DROPPING = 0.9
 class Step(abc.ABC):
     """SGD steps between `begin` and `end`; `regression` is squared error, not cross entropy.
 
-    Set `whole` before `begin` if the caller moves every parameter between steps, also those
-    that get no gradient.
+    Set before `begin`: `whole` if the caller moves every parameter between steps, also those
+    that get no gradient; `passes`, how often the steps go through all samples, if the caller
+    moves no parameter between steps.
     """
 
     whole: bool = False
+    passes: int = 0
 
     def __init__(self, model: FlatModule, regression: bool) -> None:
         self.model = model
@@ -240,11 +243,12 @@ def pool_first(module: nn.Module) -> nn.Module:
 
 def make_step(model: FlatModule, regression: bool, objective: Objective | None = None) -> Step:
     """Return the fastest step that fits the module of `model`, and its loss."""
-    from .conv_step import ConvStep  # it builds on the steps above
+    from .conv_step import ConvStep  # these build on the steps above
+    from .sparse_step import SparseStep
 
     written_out = objective is None or (objective.is_default and objective.task != "next-token")
     if written_out and _is_plain(model.module):
-        for kind in (DenseStep, ConvStep):
+        for kind in (SparseStep, DenseStep, ConvStep):
             if kind.fits(model.module):
                 return kind(model, regression)
     return AutogradStep(model, regression, objective)
@@ -253,9 +257,13 @@ def make_step(model: FlatModule, regression: bool, objective: Objective | None =
 def make_forward(model: FlatModule) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the fastest way from samples to outputs of `model` without a gradient."""
     from .conv_step import ConvForward, ConvStep
+    from .sparse_step import SparseForward, SparseStep
 
-    if _is_plain(model.module) and ConvStep.fits(model.module):
-        return ConvForward(model)
+    if _is_plain(model.module):
+        if ConvStep.fits(model.module):
+            return ConvForward(model)
+        if SparseStep.fits(model.module):
+            return SparseForward(model)
     module = pool_first(model.module)
     if not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
         return module

@@ -123,6 +123,7 @@ class LocalTrainer:
         self.model.module.train()
         targets = self.step.targets(y, self.samples.n_classes)
         self.step.whole = shift is not None
+        self.step.passes = 0 if mu or shift is not None else self.training.epochs
         x, flat = self.step.begin(x)
         added = None
         if shift is not None:

@@ -1,13 +1,14 @@
 """The compiled step of convolutions against AutogradStep and float64 autograd, on every build."""
 
 import copy
-import importlib
 import signal
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from builds import LEVELS, load_module
+from compiled_steps import steps_of
 from numpy.testing import assert_array_equal
 from tiny import tiny_federation
 from torch import nn
@@ -24,18 +25,11 @@ from fl.samples import ClientSamples
 from fl.steps import AutogradStep, make_step
 from fl.training import LocalTrainer
 
-LEVELS = {"base": 1, "v3": 3, "v4": 4}
-
 
 @pytest.fixture(params=LEVELS)
 def build(request, monkeypatch):
     """Let the step use one build of the kernel."""
-    try:
-        if importlib.import_module("cvrcore_ext.base.cpu").level() < LEVELS[request.param]:
-            pytest.skip(f"this processor cannot run {request.param} kernels")
-        module = importlib.import_module(f"cvrcore_ext.{request.param}.convolution")
-    except ModuleNotFoundError:
-        pytest.skip(f"{request.param} kernels are not built")
+    module = load_module(request.param, "convolution")
     monkeypatch.setattr(conv_step, "kernel", lambda: module)
     return module
 
@@ -67,18 +61,6 @@ def make_batch(channels, size, n, seed=0, n_out=3):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(n, channels[0], *size, generator=generator)
     return x, torch.randint(0, n_out, (n,), generator=generator)
-
-
-def steps_of(kind, module, x, y, orders, lr=0.1, regression=False, n_out=3):
-    """Return the model's vector after one step per array of row numbers."""
-    model = FlatModule(copy.deepcopy(module))
-    step = kind(model, regression)
-    targets = step.targets(y, n_out)
-    samples, _ = step.begin(x)
-    for rows in orders:
-        step(samples[rows], targets[rows], lr)
-    step.end()
-    return model.vector
 
 
 def assert_same_gradient(module, x, y, order, regression=False, n_out=3):

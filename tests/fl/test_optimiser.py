@@ -182,7 +182,7 @@ def test_local_entries_stay_with_their_client_and_others_get_the_average():
             if len(ids):
                 hits = module(torch.from_numpy(fed.x[ids])).argmax(1).numpy() == fed.y[ids]
                 scores.append(hits.mean())
-        assert_allclose(server.evaluate()["accuracy"], np.mean(scores), rtol=1e-6)
+        assert_allclose(server.deployed.evaluate()["accuracy"], np.mean(scores), rtol=1e-6)
 
 
 def test_a_run_with_local_entries_resumes_to_the_same_history(tmp_path):
