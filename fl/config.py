@@ -177,6 +177,8 @@ class ServerConfig:
 
     The defaults take the aggregated model as it is. `lr` None is 1 for ``"sgd"``, 3 for
     ``"adaptive"`` and 0.01 for the others; `min_lr` is the shortest step of ``"adaptive"``.
+    `average` is the decay of the moving average of models that is evaluated and saved; clients
+    train from the model itself. 0: none. See `cvrcore.aggregators.ModelAverage`.
     """
 
     optimiser: Literal["sgd", "adam", "yogi", "adaptive"] = "sgd"
@@ -187,6 +189,7 @@ class ServerConfig:
     tau: float = 1e-3
     bias_correction: bool = False
     min_lr: float = 1.0
+    average: float = 0.0
 
     def __post_init__(self) -> None:
         one_of(self.optimiser, "server.optimiser", ("sgd", "adam", "yogi", "adaptive"))
@@ -194,7 +197,7 @@ class ServerConfig:
         if self.lr is not None:
             above(self.lr, "server.lr", 0.0)
         above(self.tau, "server.tau", 0.0)
-        for name in ("momentum", "beta1", "beta2"):
+        for name in ("momentum", "beta1", "beta2", "average"):
             value = getattr(self, name)
             if not 0.0 <= value < 1.0:
                 raise ConfigError(f"server.{name} must lie in [0, 1), got {value:g}")

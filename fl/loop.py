@@ -133,7 +133,7 @@ def run_server(
 def _outputs(server: Server) -> Outputs:
     """Return the models of a run that ended; its samples are let go."""
     make = server.job.module
-    models = {which: server.models(which).copy() for which in FILES}
+    models = {which: server.deployed.models(which).copy() for which in FILES}
     return Outputs(lambda which: states_of(make, models[which]), make)
 
 

@@ -79,6 +79,7 @@ MEANINGS = {
     "server.tau": "added to the root of the second moment",
     "server.bias_correction": "correct the moments for their start at 0",
     "server.min_lr": 'shortest step of "adaptive"',
+    "server.average": "decay of the average of models that is evaluated and saved; 0: none",
     "availability.probability": "chance that a client is reachable in a round",
     "availability.trace": "file of who is reachable when; not set: by chance",
     "availability.dropout": "chance that a picked client drops out in mid-round",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 import os
 import time
@@ -22,8 +21,9 @@ from .carried import Carried
 from .checks import check_federation, check_fit
 from .config import ConfigError, RunConfig
 from .data import Federation, load_federation
+from .deployed import Deployed
 from .engines import Job, make_engine
-from .evaluation import Deployment, evaluate, training_losses
+from .evaluation import training_losses
 from .flat import FlatModule, Layout, Vector
 from .fleet import Fleet
 from .history import TIMING, Record
@@ -88,7 +88,6 @@ class Server:
         self._clock: dict[str, float] = {}
         #: The selector of the last round and its selection; None if the round was skipped.
         self.decision: tuple[cvrcore.Selector, cvrcore.Selection] | None = None
-        self._best: tuple[float, Vector] | None = None  # value and models of an evaluation
         self._own_samples: ServerSamples | None = None
         if kept.size:
             self._own_samples = ServerSamples(self.job, self.samples, federation, kept)
@@ -120,6 +119,9 @@ class Server:
                 "training.local must go with an algorithm of one model, got "
                 f"{len(self.algorithm.models)} models of {config.algorithm.name!r}"
             )
+        self.deployed = Deployed(
+            config, self.algorithm, self.engine, self.samples, self.objective, self.carried
+        )
         try:
             initial = self._watchable(self._initial_model(0))
         except ValueError as error:
@@ -173,8 +175,7 @@ class Server:
                 record |= self.fleet.advance()
             if (t + 1) % self.config.eval_every == 0 or t + 1 == self.config.rounds:
                 with self._timed("evaluate"):
-                    record |= self.evaluate()
-                    self._keep_best(record)
+                    record |= self.deployed.evaluate()
         return {"round": t + 1, **record, TIMING: self._clock}
 
     def _train(self, t: int, reachable: np.ndarray) -> Record:
@@ -217,6 +218,7 @@ class Server:
             algorithm.merge(RoundUpdates(selection, reported, starts_reported, hidden, steps, lr))
             who = reported, starts_reported
             self.carried.average(algorithm.models, *who, vectors, self.weights)
+            self.deployed.update()
         wants_losses = selector.loss_statistic is not None
         n_diverged = sum(a is not None for a in answers) - reported.size
         record = self.meter.round(
@@ -240,8 +242,8 @@ class Server:
         if statistic is not None:
             record["losses"] = [update.loss for update in updates]
         record["selector_bytes"] = self.policy.nbytes
-        if algorithm.memory_bytes:
-            record["memory_bytes"] = algorithm.memory_bytes
+        if kept := algorithm.memory_bytes + self.deployed.nbytes:
+            record["memory_bytes"] = kept
         if self.config.server.optimiser == "adaptive":
             record["server_lr"] = algorithm.server_lr
         if len(algorithm.models) > 1:
@@ -310,39 +312,6 @@ class Server:
             report["durations"] = self.weights[reported] * self.config.training.epochs
         return report
 
-    def _keep_best(self, record: Record) -> None:
-        """Keep the models of the best evaluation so far."""
-        metric = self.objective.metric
-        value = record.get(metric.name)
-        if value is None:
-            return
-        sign = 1.0 if metric.higher_is_better else -1.0
-        if self._best is None or sign * value > sign * self._best[0]:
-            self._best = float(value), self.algorithm.models.copy()
-
-    def models(self, which: str) -> Vector:
-        """Return the server's present models, or those of the best evaluation."""
-        if which == "best" and self._best is not None:
-            return self._best[1]
-        return self.algorithm.models
-
-    def evaluate(self) -> Record:
-        """Return the metrics of the present models."""
-        deployment = self.algorithm.deployment()
-        if self.carried.is_local:
-            deployment = dataclasses.replace(deployment, personal=self.carried.personal)
-        rule = self.config.empty_test, self.objective.metric
-        metrics: Record = dict(evaluate(self.engine, self.samples, deployment, *rule))
-        n_models = len(self.algorithm.models)
-        if n_models > 1:
-            one = self.algorithm.consensus(deployment)[None]
-            shared = Deployment(one, np.zeros_like(deployment.of_client))
-            consensus = evaluate(self.engine, self.samples, shared, *rule)
-            metrics |= {f"consensus_{name}": value for name, value in consensus.items()}
-            counts = np.bincount(deployment.of_client[self.weights > 0], minlength=n_models)
-            metrics["cluster_sizes"] = counts.tolist()
-        return {name: _finite(value) for name, value in metrics.items()}
-
     # -- state -------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -353,7 +322,7 @@ class Server:
             "carried": self.carried.state_dict(),
             "meter": self.meter.state_dict(),
             **({} if self.fleet is None else {"fleet": self.fleet.state_dict()}),
-            **({"best": list(self._best)} if self._best and self.config.save_models else {}),
+            **self.deployed.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -365,9 +334,7 @@ class Server:
         self.meter.load_state_dict(state["meter"])
         if self.fleet is not None:
             self.fleet.load_state_dict(state["fleet"])
-        if "best" in state:
-            value, models = state["best"]
-            self._best = float(value), models
+        self.deployed.load_state_dict(state)
 
     def __enter__(self) -> Server:
         return self
@@ -398,6 +365,7 @@ class Server:
     def _optimiser(self) -> ServerOptimiser | None:
         """Return a new server optimiser, or None if the aggregated model is taken as it is."""
         options = dict(vars(self.config.server))
+        del options["average"]  # not a part of the step
         optimiser = ServerOptimiser(options.pop("optimiser"), **options)
         return None if optimiser.is_identity else optimiser
 
@@ -450,11 +418,6 @@ def _layout(module: torch.nn.Module, config: RunConfig) -> tuple[Layout, Carried
         return layout, Carried(layout, config.training.local)
     except ValueError as error:
         raise ConfigError(f"training.local: {error}") from None
-
-
-def _finite(value: Any) -> Any:
-    """Return None for a metric that is not a number: JSON knows no NaN."""
-    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _is_finite(update: Update) -> bool:

@@ -11,7 +11,8 @@ between rounds::
     state = aggregator.state_dict()           # arrays and plain values: save_state takes it
 
 ``make_aggregator("memory", server=ServerOptimiser(lr=2.0))`` makes a longer step of the same
-direction; the optimiser may also have momentum, or be FedAdam or FedYogi.
+direction; the optimiser may also have momentum, or be FedAdam or FedYogi. `ModelAverage` keeps
+a moving average of the models, to evaluate and deploy.
 
 ========================  ======================================  =====================
 name                      weight of each report                   the server keeps
@@ -32,6 +33,7 @@ import difflib
 from typing import Any
 
 from ..guards import Guards
+from .averaging import ModelAverage
 from .base import Aggregator, Arrays, weighted_mean
 from .coalition_memory import CoalitionMemoryAggregator
 from .factor_memory import FactorMemoryAggregator
@@ -44,6 +46,7 @@ __all__ = [
     "AGGREGATORS",
     "Aggregator",
     "Arrays",
+    "ModelAverage",
     "ServedAggregator",
     "ServerOptimiser",
     "make_aggregator",

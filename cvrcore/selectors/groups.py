@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -115,11 +116,13 @@ class Grouped(Atomic):
         finally:
             self.n_select = before
 
+    @abc.abstractmethod
     def _choose(self, eligible: Mask, probe: Probe | None) -> Selection:
-        raise NotImplementedError
+        """Return the round's Selection; see `Selector`."""
 
+    @abc.abstractmethod
     def _admitted(self, eligible: Mask) -> Mask:
-        raise NotImplementedError
+        """Return the eligible clients that the guards let in; see `Selector`."""
 
     def _grow_tags(self, n_added: int) -> None:
         if self._tags is not None:

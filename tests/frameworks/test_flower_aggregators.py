@@ -20,7 +20,7 @@ from flower_fakes import (
     run,
     trained,
 )
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, MetricRecord
 from flwr.server.strategy import FedAvg as LegacyFedAvg
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
@@ -31,7 +31,7 @@ from flwr.serverapp.strategy import (
 from test_flower_legacy import make_manager
 from test_flower_legacy import run as run_legacy
 
-from cvrcore.aggregators import AGGREGATORS, ServerOptimiser, make_aggregator
+from cvrcore.aggregators import AGGREGATORS, ModelAverage, ServerOptimiser, make_aggregator
 from cvrcore.integrations.flower import LegacySelectingStrategy, Reveal, SelectingStrategy
 
 
@@ -61,6 +61,22 @@ def test_merges_as_the_plain_loop_does(name):
         arrays = run(strategy, FakeGrid(seed=seed)).arrays
         assert picks(strategy) == expected
         assert_models_agree(arrays, model)
+
+
+def test_models_are_averaged_where_the_server_evaluates():
+    """What docs/merging.md says of Flower: the first call has the initial model."""
+    average, seen = ModelAverage(0.5), []
+
+    def evaluate(server_round, arrays):
+        seen.append(arrays.to_numpy_ndarrays())
+        average.update(seen[-1])
+        return MetricRecord({"models": server_round})
+
+    result = run(make_strategy(aggregator="memory"), rounds=3, evaluate_fn=evaluate)
+    assert len(seen) == 4
+    assert_models_agree(result.arrays, dict(zip(result.arrays, seen[-1], strict=True)))
+    for got, (a, b, c, d) in zip(average.arrays, zip(*seen, strict=True), strict=True):
+        assert_allclose(got, (a + b) / 8 + c / 4 + d / 2, rtol=1e-6)
 
 
 def test_ready_aggregator_serves_too():
