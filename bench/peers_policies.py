@@ -140,6 +140,40 @@ def active(rng, weights, n_select, rows):
     return np.concatenate([drawn, rng.choice(others, n_random, replace=False)])
 
 
+def oort(rng, weights, n_select, rows):
+    """A dictionary of scores, client by client: utility, staleness; a sort, and a draw."""
+    rewards = weights * np.linalg.norm(rows, axis=1)
+    up = np.sort(rewards)
+    top, low = up[int(0.95 * (up.size - 1))], 0.999 * up[0]
+    bonus, scores = 0.1 * np.log(100.0), {}
+    for client in range(weights.size):
+        last = 1 + client % 99
+        scores[client] = (min(rewards[client], top) - low) / (up[-1] - low) + np.sqrt(bonus / last)
+    ranked = sorted(scores, key=scores.get, reverse=True)
+    edge = 0.95 * scores[ranked[min(n_select, len(ranked) - 1)]]
+    admitted = [client for client in ranked if scores[client] >= edge]
+    law = np.array([scores[client] for client in admitted])
+    count = min(n_select, len(admitted))
+    return rng.choice(admitted, count, replace=False, p=law / law.sum())
+
+
+def fedcbs(rng, weights, n_select, rows):
+    """Inner products of all class counts; the imbalance of each candidate's pool is summed anew."""
+    counts = np.ceil(10 * np.abs(rows))
+    inner, totals = counts @ counts.T, counts.sum(axis=1)
+    n, n_classes, picked = weights.size, counts.shape[1], []
+    for m in range(n_select):
+        chances = np.zeros(n)
+        for client in range(n):
+            if client in picked:
+                continue
+            pool = [*picked, client]
+            pooled = inner[np.ix_(pool, pool)].sum() / totals[pool].sum() ** 2
+            chances[client] = max(pooled - 1 / n_classes, 1e-12) ** -(m + 1.0)
+        picked.append(int(rng.choice(n, p=chances / chances.sum())))
+    return np.array(picked)
+
+
 def fedcor(rng, weights, n_select, rows):
     """The covariance of all clients, conditioned on each client that is picked."""
     cov = rows @ rows.T + 0.01 * np.eye(weights.size)
@@ -253,6 +287,8 @@ PEERS = {
     "pivotal": (pivotal, 10_000),
     "divfl": (divfl, 1000),
     "active": (active, 10**6),
+    "oort": (oort, 10**5),
+    "fedcbs": (fedcbs, 100),
     "fedcor": (fedcor, 1000),
     "hics": (hics, 1000),
     "shapley": (ranked, 10**6),
