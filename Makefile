@@ -50,7 +50,7 @@ $(FRAMEWORKS_STAMP): pyproject.toml setup.py constraints.txt
 
 # 100 clients, 10 picked a round, as in the paper; method against method on the same five seeds.
 demo: $(DEMO_STAMP)
-	$(VENV)/bin/cvrcore compare fedavg fedcvr-bolt fedavg-memory balanced-memory --clients 100 \
+	$(VENV)/bin/cvrcore compare fedavg fedcvr-bolt fedavg-averaged balanced-memory --clients 100 \
 		--select 10 --target 0.9 --seeds 5 --out runs/demo-digits
 
 test: $(STAMP)

@@ -82,13 +82,13 @@ class ServerSamples:
         Averages are weighted by samples; nobody's is the model that was sent.
         """
         row = {int(client): i for i, client in enumerate(clients)}
+        models = np.stack(vectors) if vectors else np.empty((0, sent.size), dtype=sent.dtype)
 
         def utility(group: Collection[int]) -> float:
             if not group:
                 return -self.loss(sent)
-            rows = [row[client] for client in group]
-            shares = weights[list(group)] / weights[list(group)].sum()
-            mean = sum(s * vectors[i] for s, i in zip(shares, rows, strict=True))
-            return -self.loss(np.asarray(mean, dtype=sent.dtype))
+            shares = np.zeros(len(models), dtype=models.dtype)
+            shares[[row[client] for client in group]] = weights[list(group)]
+            return -self.loss((shares / shares.sum()) @ models)
 
         return utility

@@ -134,12 +134,14 @@ PAIRED = (
 )
 #: Beside the paper's mean over clients: clients by their samples, and how far to the ceiling.
 WEIGHTED = Column("by samples, %", "weighted", ".2f")
+SENT = Column("not averaged, %", "sent", ".2f")
 SHARE = gap("gap closed, %\n[95 %]", ("gap_share", "gap_low", "gap_high"), 0)
 #: What a part gains, then what it costs; the third column is the difference to the baseline.
 LADDER = (
     SEEDS,
     pair("last five, %", "last_five"),
     gap("minus {}\n[95 %]", DIFFERENCE),
+    SENT,
     WEIGHTED,
     SHARE,
     Column("spread", "spread", ".2f"),

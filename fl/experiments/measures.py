@@ -21,6 +21,7 @@ CSV = (
     "final", "final_2std", "difference", "low", "high", "target", "rounds_to_target", "reached",
     "swing", "spread", "worst_decile", "consensus", "tv_mean", "megabytes", "megabytes_to_target",
     "seconds", "memory_megabytes", "select_ms", "merge_ms", "selector_megabytes", "weighted",
+    "sent",
     "gap_share", "gap_low", "gap_high", "gap_pairs", "samples", "at_equal_samples",
     "extra_megabytes", "server_ms", "simulated_seconds_to_target", "simulated_seconds", "commit",
     "machine", "command",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -97,6 +98,8 @@ def _one(
                     )
                 except FolderInUse:
                     tell("  left to another process, which runs it at this moment")
+                # A run ends as a cycle of references around gigabytes: free them now.
+                gc.collect()
                 manifest.write()
     try:
         manifest.figures = (experiment.draw or draw_curves)(manifest.folder, request)

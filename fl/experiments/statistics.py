@@ -62,7 +62,8 @@ def readers(scale: float, target: float | None = None) -> dict[str, Reader]:
     """Return the numbers that tables show of a run, by name.
 
     Metrics are multiplied by `scale`; `target`, not scaled, is the metric whose first round
-    is looked for. ``weighted`` counts clients by their test samples; ``samples`` are millions of
+    is looked for. ``weighted`` counts clients by their test samples; ``sent``
+    is the last five of the model itself where its average is deployed; ``samples`` are millions of
     training samples, all epochs counted. ``swing`` and ``spread`` are standard deviations of the
     last fifty and ten evaluations; ``worst_decile`` is over the last five; ``memory_megabytes``
     is the most that the aggregator kept; ``server_ms`` are selection and merge together.
@@ -102,6 +103,7 @@ def readers(scale: float, target: float | None = None) -> dict[str, Reader]:
     return {
         "last_five": scaled(lambda run: run.last_five()),
         "weighted": scaled(lambda run: run.last_five(f"{run.metric}_weighted")),
+        "sent": scaled(lambda run: run.last_five(f"sent_{run.metric}")),
         "final": scaled(lambda run: run.final()),
         "best": scaled(lambda run: run.best()),
         "swing": deviation(50),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -52,7 +54,7 @@ def document_tables(results: Results, rows: Sequence[Row], paired: Sequence[Row]
         return {"": Table(STEP_ERROR, rows).markdown(left=4)}
     if results.name == "leakage":
         return {"": Table(LEAKAGE, rows).markdown(left=2)}
-    commands = dict.fromkeys(row["command"] for row in rows if row.get("seeds"))
+    commands = dict.fromkeys(whole_table(row["command"]) for row in rows if row.get("seeds"))
     tail = "".join(f"\n`{command}`\n" for command in commands)
     if results.name == "theory":
         return {"": Table(THEORY, rows).markdown(left=1)}
@@ -61,7 +63,7 @@ def document_tables(results: Results, rows: Sequence[Row], paired: Sequence[Row]
     if results.name in LADDERS:
         name = Column("", show=lambda row: row["row"] + percent_text(row, " ({:.0f} %)"))
         shown = [name, Column("", "column"), *present(LADDER, rows)]
-        ladder = Table(shown, rows).markdown()
+        ladder = Table(shown, condensed(rows)).markdown()
         ladder = ladder.replace("minus {}", f"minus {results.baseline}", 1)
         found = {"": ladder + tail}
         return found | ({"-paired": Table(PAIRED, paired).markdown()} if paired else {})
@@ -85,6 +87,36 @@ def document_tables(results: Results, rows: Sequence[Row], paired: Sequence[Row]
     if any(row["tv_mean"] is not None for row in rows):
         columns.append(Column("TV", "tv_mean", ".4f"))
     return {"": Table(columns, rows).markdown() + tail}
+
+
+def condensed(rows: Sequence[Row]) -> list[Row]:
+    """Return `rows` with one line for each data set of which no cell was run."""
+    counts = Counter(row["row"] for row in rows)
+    begun = {row["row"] for row in rows if row["seeds"]}
+    found: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        if row["row"] not in begun and counts[row["row"]] > 1:
+            row = {**row, "column": f"all {counts[row['row']]}"}
+        found.setdefault((row["row"], row["column"]), row)
+    return list(found.values())
+
+
+def whole_table(command: str) -> str:
+    """Return the command of a slice of a table without what makes it a slice.
+
+    Examples
+    --------
+    >>> whole_table("cvrcore reproduce map --preset paper --rows 'K=100*' --seeds 1")
+    'cvrcore reproduce map --preset paper'
+    """
+    words, kept = shlex.split(command), []
+    while words:
+        word = words.pop(0)
+        if word in ("--methods", "--rows", "--columns", "--seeds"):
+            del words[:1]
+        else:
+            kept.append(word)
+    return shlex.join(kept)
 
 
 def print_experiment(results: Results, rows: Sequence[Row]) -> None:
@@ -115,9 +147,9 @@ def terminal_tables(
         yield from _variance_tables(rows, results.heading, width)
     elif results.name in LADDERS:
         named = {column.heading: column for column in LADDER}
-        seeds, late, difference, weighted, share, spread = LADDER[:6]
+        seeds, late, difference, sent, weighted, share, spread = LADDER[:7]
         minus = Column(difference.heading.format(results.baseline), show=difference.show)
-        wide = [minus, *present([weighted, share], rows)] if width >= _WIDE else []
+        wide = [minus, *present([sent, weighted, share], rows)] if width >= _WIDE else []
         columns = [Column("part", "column"), seeds, late, *wide, spread]
         columns += [named["rounds\nto aim"], named["MB\nto aim"]]
         columns += present([named["simulated s\nto aim"]], rows)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cvrcore.aggregators.averaging import DECAY
 from cvrcore.selectors import BUILT_IN
 from fl.config import ConfigError
 from fl.experiments import NAMES, Request, reproduce
@@ -88,10 +89,6 @@ def test_the_ceiling_has_all_clients_at_three_steps():
         if full:
             assert (cell.config.server.lr or 1.0) == float(column[-1])
         assert f"K={cell.config.data.n_clients}" in row
-    shared = cells_of("ceiling")["mnist, K=1000", "full, step 2"]
-    other = cells_of("balanced-choice")["mnist, K=1000", "full, step 2"]
-    assert shared.place("ceiling", "") == other.place("balanced-choice", "")
-    assert shared.config == other.config
     assert set(ceiling.STEPS) == {1, 2, 4}
 
 
@@ -109,41 +106,53 @@ def test_steps_are_chosen_on_other_seeds_than_they_are_tested_on():
     choice, test = define("balanced-choice", Request()), define("balanced", Request())
     assert max(choice.first_seed + choice.seeds, 5) <= test.first_seed
     columns = {cell.column for cell in choice.cells}
-    assert {"fedavg", "fedavg, step 2", "fedavg, step 4", "full, step 4"} <= columns
-    assert "balanced-factor, step 2" not in columns  # it has a rule of its own
+    assert {"fedavg", "fedavg, step 2", "fedavg, step 4", "full, step 8"} <= columns
     assert set(balanced_choice.METHODS) == set(balanced.METHODS)
+    for cell in choice.cells:  # every method is averaged, at the step it names
+        step = cell.column.partition(", step ")[2] or "1"
+        assert (cell.config.server.lr, cell.config.server.optimiser) == (float(step), "sgd")
+    assert {c.config.server.average for c in (*choice.cells, *test.cells)} == {DECAY}
 
 
-def test_a_chosen_step_has_a_folder_of_its_own(monkeypatch):
-    before = cells_of("balanced")["mnist, K=100", "fedcbs"].place("balanced", "")
-    assert before.as_posix() == "balanced/mnist-k-100/fedcbs"
+def test_ours_are_run_as_the_presets_are():
+    table = cells_of("balanced")
+    for n_clients, method in ((100, "balanced-memory"), (1000, "balanced-factor")):
+        preset = make_config("mnist", method).server
+        assert table[f"mnist, K={n_clients}", method].config.server == preset
+        other = cells_of("balanced", dataset="cifar10")[f"cifar10, K={n_clients}", method]
+        assert other.config.server == make_config("cifar10", method).server
+        assert (preset.optimiser, other.config.server.optimiser) == ("sgd", "adaptive")
+
+
+def test_every_method_is_tested_at_the_step_that_was_chosen(monkeypatch):
     monkeypatch.setattr(balanced, "CHOSEN", {100: {"fedcbs": 2, "fedavg": 4}, 1000: {}})
     table = cells_of("balanced")
-    cell = table["mnist, K=100", "fedcbs, step 2"]
-    assert cell.config.server.lr == 2.0
-    assert cell.place("balanced", "") != before
-    assert ("mnist, K=100", "fedcbs") not in table
-    assert {("mnist, K=100", "fedavg"), ("mnist, K=100", "fedavg, step 4")} <= table.keys()
-    # A data set with clients of its own has one row, with the steps of the nearer number.
+    few = {c.column: c.config.server.lr for c in table.values() if c.row == "mnist, K=100"}
+    assert (few["fedcbs"], few["oort"]) == (2.0, 1.0)
+    # FedAvg as it is usually meant stays beside FedAvg at its own best step.
+    assert (few["fedavg"], few["fedavg, step 1"]) == (4.0, 1.0)
+    assert ("mnist, K=1000", "fedavg, step 1") not in table
+    # A data set with clients of its own has one row.
     assert {row for row, _ in cells_of("balanced", dataset="shakespeare")} == {"shakespeare, K=630"}
-    assert ("shakespeare, K=630", "fedcbs") in cells_of("balanced", dataset="shakespeare")
-    assert ("synthetic, K=100", "fedcbs, step 2") in cells_of("balanced", dataset="synthetic")
+    # A step that was chosen on one model says nothing about another.
+    clothes = cells_of("balanced", dataset="fashion-mnist")["fashion-mnist, K=100", "fedcbs"]
+    images = cells_of("balanced", dataset="cifar10")["cifar10, K=100", "fedcbs"]
+    assert (clothes.config.server.lr, images.config.server.lr) == (2.0, 1.0)
 
 
 def test_the_best_step_has_the_highest_mean_and_all_its_seeds():
     def rows(method, *values, seeds=5, place="mnist, K=100"):
-        names = (method, f"{method}, step 2", f"{method}, step 4")
+        names = (method, *(f"{method}, step {step}" for step in (2, 4, 8)))
         return [
             {"row": place, "column": name, "seeds": seeds, "last_five": value}
             for name, value in zip(names, values, strict=False)
         ]
 
     found = balanced_choice.best_steps(
-        rows("fedavg", 80.0, 82.0, 70.0)
-        + rows("oort", 80.0, 80.0, 80.0)
+        rows("fedavg", 80.0, 82.0, 70.0, 60.0)
+        + rows("oort", 80.0, 80.0, 80.0, 80.0)
         + rows("fedcbs", 80.0, 82.0)
-        + rows("full", 80.0, 82.0, 90.0, seeds=4)
-        + rows("balanced-factor", 80.0)
+        + rows("full", 80.0, 82.0, 90.0, 91.0, seeds=balanced_choice.SEEDS - 1)
     )
     assert found == {("mnist, K=100", "fedavg"): 2, ("mnist, K=100", "oort"): 1}
 

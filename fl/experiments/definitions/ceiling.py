@@ -13,8 +13,6 @@ ROWS: dict[str, tuple[str, int, int, int | None]] = {
     "mnist, K=1000": ("mnist", 1000, 3, 100),
     "cifar10, K=100": ("cifar10", 100, 1, None),
 }
-#: Rows whose runs another table has too, and keeps.
-SHARED = {"mnist, K=1000": "balanced-choice"}
 
 
 def make(request: Request) -> Experiment:
@@ -30,9 +28,7 @@ def make(request: Request) -> Experiment:
         }
         for column, settings in columns.items():
             home = ""
-            if row in SHARED:
-                home = f"{SHARED[row]}/{row}/{column.replace(', step 1', '')}"
-            elif column == BASELINE:
+            if column == BASELINE and n_clients == 100:
                 home = f"classification/{dataset}/{BASELINE}"
             cells.append(
                 Cell(
