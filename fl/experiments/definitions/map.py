@@ -1,10 +1,13 @@
 """Where selection pays: clients, participation, heterogeneity and server step, on MNIST.
 
 A row for each regime, a column for each method: policies with their own merge and with a memory
-of updates. Runs are short, 100 rounds with an evaluation every five, since there are hundreds.
+of updates. Every model is evaluated as the moving average of the server's models, and as itself.
+Runs are short, 100 rounds with an evaluation every five, since there are hundreds.
 """
 
 from __future__ import annotations
+
+from cvrcore.aggregators.averaging import DECAY
 
 from ..definition import DATASET, Cell, Experiment, Request
 from ..heatmaps import draw_regimes
@@ -31,7 +34,7 @@ def make(request: Request) -> Experiment:
             method,
             config(
                 request, dataset, n_clients, ROUNDS, n_clients * percent // 100, step, method
-            ).replace(data__alpha=alpha, eval_every=EVERY),
+            ).replace(data__alpha=alpha, eval_every=EVERY, server__average=DECAY),
             wanted=method in wanted,
         )
         for alpha, steps in STEPS.items()
