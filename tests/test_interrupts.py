@@ -1,5 +1,6 @@
 """Verbs are atomic: a signal leaves the state before, the state after, or a refusal."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -148,21 +149,25 @@ def test_no_helper_thread_writes_after_a_signal(monkeypatch):
             for _ in range(200):
                 target[start:stop] += 1
 
+    n_checked = 0
     last = signal.signal(signal.SIGALRM, stop)
     try:
         for moment in range(100 * EFFORT):
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 1e-6 + (moment % 50) * 1e-5)
-                run_chunks(work, 64, 4)
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except Stopped:
-                pass
-            found = target.copy()
-            os.sched_yield()
-            np.testing.assert_array_equal(target, found)
+            # The outer block: another thread may take a signal shortly before the timer is
+            # cleared, and Python then raises here later.
+            with contextlib.suppress(Stopped):
+                with contextlib.suppress(Stopped):
+                    signal.setitimer(signal.ITIMER_REAL, 1e-6 + (moment % 50) * 1e-5)
+                    run_chunks(work, 64, 4)
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                found = target.copy()
+                os.sched_yield()
+                np.testing.assert_array_equal(target, found)
+                n_checked += 1
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, last)
+    assert n_checked > 90 * EFFORT
 
 
 def test_every_policy_and_every_rule_with_state_is_interrupted():

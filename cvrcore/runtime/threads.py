@@ -8,18 +8,17 @@ have ended: no work goes on in the background.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import os
+import queue
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
-
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 
 def n_threads() -> int:
@@ -93,11 +92,23 @@ def single_blas_thread() -> contextlib.AbstractContextManager[None]:
 
 
 @functools.cache
-def _pool(size: int, pid: int) -> ThreadPoolExecutor:
-    # Keyed by process: threads do not survive a fork. Imported here: it loads `logging`.
-    from concurrent.futures import ThreadPoolExecutor
+def _pool(size: int, pid: int) -> queue.SimpleQueue[Callable[[], None]]:
+    """Return the queue of a thread pool; keyed by process, since threads do not survive a fork.
 
-    return ThreadPoolExecutor(size, thread_name_prefix="cvrcore")
+    Not an executor of `concurrent.futures`: an exception that a signal raises inside its `submit`
+    can leave a lock taken, and the next caller waits for ever. Putting into this queue and
+    starting these threads are single calls of C code, which no signal divides.
+    """
+    tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def serve() -> None:
+        threading.current_thread().name = "cvrcore"
+        while True:
+            tasks.get()()
+
+    for _ in range(size):
+        _thread.start_new_thread(serve, ())
+    return tasks
 
 
 def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> None:
@@ -118,6 +129,7 @@ def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> N
         return
     starts = iter(range(0, length, chunk))  # next() on it is atomic under the GIL
     running: list[None] = []  # one entry for each helper that may still take a chunk
+    ended: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes the caller
     errors: list[BaseException] = []
 
     def take() -> None:
@@ -132,27 +144,24 @@ def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> N
             errors.append(raised)
         finally:
             running.pop()
+            ended.put(None)
 
-    helpers = []
     try:
-        pool = _pool(n_helpers, os.getpid())
-        helpers += [pool.submit(help) for _ in range(n_helpers)]
+        tasks = _pool(n_helpers, os.getpid())
+        for _ in range(n_helpers):
+            tasks.put(help)
         take()
     except BaseException as raised:
         errors.append(raised)
-        if len(helpers) < n_helpers:  # a signal inside `submit` may leave the pool's lock taken
-            _pool.cache_clear()
     # No thread may write after this call has returned, however it returns: a signal can come
-    # at any moment, even between `submit` and the list of helpers.
+    # at any moment.
     while True:
         try:
             for _ in starts:  # a helper that starts from now on finds nothing to do
                 pass
-            for helper in helpers:
-                if not helper.cancel():
-                    helper.result()
             while running:
-                time.sleep(1e-4)
+                with contextlib.suppress(queue.Empty):
+                    ended.get(timeout=0.01)
             break
         except BaseException as raised:
             errors.append(raised)
