@@ -49,7 +49,7 @@ if platform.machine() in ("x86_64", "AMD64") and os.name != "nt":
     LEVELS["v3"] = ["-march=x86-64-v3"]
     LEVELS["v4"] = ["-march=x86-64-v4", "-mprefer-vector-width=512"]
 #: What is built for a level; every subject where nothing is said.
-PARTS = {"base": (*SUBJECTS, "cpu"), "v4": ("convolution",)}
+PARTS = {"base": (*SUBJECTS, "cpu"), "v4": ("convolution", "sparse_mlp")}
 
 KEPT = 4  # builds in the cache
 

@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 
 #: Subjects that are also built for AVX-512, because whole rounds gain at least 1.2 times by it.
-WIDE = ("convolution",)
+WIDE = ("convolution", "sparse_mlp")
 
 
 @functools.cache

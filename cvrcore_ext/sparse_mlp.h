@@ -22,7 +22,11 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX2__) && defined(__FMA__)
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#define LANES 16
+#define FMA(a, b, c) ((vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
+#elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 #define LANES 8
 #define FMA(a, b, c) ((vec)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
@@ -183,7 +187,11 @@ static void hidden(const Net *n, const int64_t *rows, ptrdiff_t count) {
 }
 
 INLINE float total(vec a) {
-#if LANES == 8
+#if LANES == 16
+    float sum = 0.0f;
+    for (int k = 0; k < 4; k++) sum += (a[k] + a[k + 4]) + (a[k + 8] + a[k + 12]);
+    return sum;
+#elif LANES == 8
     return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
 #else
     return (a[0] + a[1]) + (a[2] + a[3]);

@@ -22,7 +22,7 @@ from fl.steps import DenseStep, make_forward, make_step
 from fl.training import LocalTrainer
 
 
-@pytest.fixture(params=("base", "v3"))
+@pytest.fixture(params=("base", "v3", "v4"))
 def build(request, monkeypatch):
     """Let the step use one build of the kernel, for networks of any size."""
     module = load_module(request.param, "sparse_mlp")
