@@ -114,6 +114,12 @@ def test_steps_are_chosen_on_other_seeds_than_they_are_tested_on():
     assert {c.config.server.average for c in (*choice.cells, *test.cells)} == {DECAY}
 
 
+def test_fewer_steps_are_tried_with_convolutions_and_one_where_it_adapts():
+    columns = {c for row, c in cells_of("balanced-choice", dataset="cifar10") if "1000" in row}
+    assert {"fedavg", "fedavg, step 2", "fedavg, step 4", "balanced-factor"} <= columns
+    assert not {"fedavg, step 8", "balanced-factor, step 2"} & columns
+
+
 def test_ours_are_run_as_the_presets_are():
     table = cells_of("balanced")
     for n_clients, method in ((100, "balanced-memory"), (1000, "balanced-factor")):
@@ -125,7 +131,7 @@ def test_ours_are_run_as_the_presets_are():
 
 
 def test_every_method_is_tested_at_the_step_that_was_chosen(monkeypatch):
-    monkeypatch.setattr(balanced, "CHOSEN", {100: {"fedcbs": 2, "fedavg": 4}, 1000: {}})
+    monkeypatch.setattr(balanced, "CHOSEN", {"mnist": {100: {"fedcbs": 2, "fedavg": 4}, 1000: {}}})
     table = cells_of("balanced")
     few = {c.column: c.config.server.lr for c in table.values() if c.row == "mnist, K=100"}
     assert (few["fedcbs"], few["oort"]) == (2.0, 1.0)
@@ -159,9 +165,10 @@ def test_the_best_step_has_the_highest_mean_and_all_its_seeds():
 
 def test_chosen_steps_are_those_of_the_committed_choice():
     best = balanced_choice.best_steps(read_rows(DOCS / "results" / "balanced-choice.csv"))
-    for n_clients, chosen in balanced.CHOSEN.items():
-        for method, step in chosen.items():
-            assert best[f"mnist, K={n_clients}", method] == step
+    for dataset, known in balanced.CHOSEN.items():
+        for n_clients, chosen in known.items():
+            for method, step in chosen.items():
+                assert best[f"{dataset}, K={n_clients}", method] == step
 
 
 def test_rows_and_columns_choose_a_slice():

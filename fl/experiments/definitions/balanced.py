@@ -1,8 +1,8 @@
 """Balanced draws, a longer server step and averaged models; few clients and many; seeds from 20.
 
 Every method is evaluated as the moving average of its models, at the server step that was best
-for it; FedAvg with step 1 stands beside it. On models other than MNIST's the step is 1, that of
-ours adapts.
+for it; FedAvg with step 1 stands beside it. A step is chosen for one model: where none was chosen
+it is 1. On models other than MNIST's that of ours adapts.
 """
 
 from __future__ import annotations
@@ -27,16 +27,20 @@ METHODS = (BASELINE, "fedavg-memory", "fedcvr-bolt", "fedcbs", "oort", STEADY, *
 CLIENTS = (100, 1000)
 ROUNDS = 100
 AIM = 0.85
-#: The server step of each method by number of clients, chosen on seed 0 by ``balanced-choice``;
-#: 1 where none is named.
-CHOSEN: Mapping[int, Mapping[str, int]] = {
-    100: {
-        "fedavg": 4, "fedavg-memory": 2, "fedcvr-bolt": 4, "fedcbs": 4, "oort": 4,
-        "balanced-memory": 4,
-    },
-    1000: {
-        "fedavg": 4, "fedavg-memory": 4, "fedcvr-bolt": 4, "fedcbs": 8, "oort": 4,
-        "balanced-memory": 8, "balanced-factor": 8,
+#: Rounds between evaluations where they would take longer than training.
+EVERY: Mapping[tuple[str, int], int] = {("cifar10", 1000): 5}
+#: The server step of each method by data set and number of clients, chosen on seed 0 by
+#: ``balanced-choice``; 1 where none is named. MNIST's are those of all data sets `TUNED`.
+CHOSEN: Mapping[str, Mapping[int, Mapping[str, int]]] = {
+    "mnist": {
+        100: {
+            "fedavg": 4, "fedavg-memory": 2, "fedcvr-bolt": 4, "fedcbs": 4, "oort": 4,
+            "balanced-memory": 4,
+        },
+        1000: {
+            "fedavg": 4, "fedavg-memory": 4, "fedcvr-bolt": 4, "fedcbs": 8, "oort": 4,
+            "balanced-memory": 8, "balanced-factor": 8,
+        },
     },
 }  # fmt: skip
 #: Data sets with clients of their own: one row, with all of them.
@@ -76,15 +80,25 @@ def clients(dataset: str) -> tuple[int, ...]:
 
 
 def chosen(dataset: str, n_clients: int, method: str) -> int:
-    """Return the server step of a method, by the nearer of the two numbers of clients.
+    """Return the server step of a method; with MNIST's model by the nearer number of clients.
 
-    A step that was chosen on MNIST's model says nothing about other models: 1 there. Ours take
-    the step of their preset, which adapts.
+    A step that was chosen on one model says nothing about others: 1 there. Ours take the step of
+    their preset, which adapts.
     """
-    if dataset not in TUNED:
-        return 1
-    nearer = min(CHOSEN, key=lambda known: abs(math.log(known / n_clients)))
-    return CHOSEN[nearer].get(method, 1)
+    known = CHOSEN["mnist" if dataset in TUNED else dataset] if is_chosen(dataset) else {}
+    if dataset in TUNED:
+        n_clients = min(known, key=lambda number: abs(math.log(number / n_clients)))
+    return known.get(n_clients, {}).get(method, 1)
+
+
+def is_chosen(dataset: str) -> bool:
+    """Return whether steps were chosen for the model of a data set."""
+    return dataset in TUNED or dataset in CHOSEN
+
+
+def is_adaptive(dataset: str, method: str) -> bool:
+    """Return whether a method chooses its own step on a data set."""
+    return method in BALANCED and dataset not in TUNED
 
 
 def settings(request: Request, dataset: str, method: str, n_clients: int, step: int) -> RunConfig:
@@ -92,6 +106,7 @@ def settings(request: Request, dataset: str, method: str, n_clients: int, step: 
     n_select = n_clients if method == FULL else 10
     name = BASELINE if method == FULL else method
     made = config(request, dataset, n_clients, ROUNDS, n_select, 1, name)
-    if method in BALANCED and dataset not in TUNED:
+    made = made.replace(eval_every=EVERY.get((dataset, n_clients), 1))
+    if is_adaptive(dataset, method):
         return made
     return made.replace(server__optimiser="sgd", server__lr=float(step), server__average=DECAY)
