@@ -81,6 +81,24 @@ class Request:
             config = config.replace(selection__options__warmup=warmup)
         return config
 
+    def part(
+        self,
+        dataset: str,
+        method: str,
+        n_clients: int,
+        n_select: int = 10,
+        step: int = 1,
+        rounds: int | None = None,
+    ) -> RunConfig:
+        """Return the settings of one method with so many clients, picked clients and server step.
+
+        `rounds` are those of the experiment, where they are not the preset's.
+        """
+        made = self.config(dataset, method, data__n_clients=n_clients, selection__n_select=n_select)
+        if rounds is not None and not (self.rounds or self.quick):
+            made = made.replace(rounds=rounds)
+        return made if step == 1 else made.replace(server__lr=float(step))
+
     def chosen(self, methods: Collection[str], experiment: str) -> set[str]:
         """Return which of an experiment's methods to run: all, or the requested ones."""
         unknown = [name for name in self.methods if name not in methods]

@@ -62,7 +62,7 @@ def measure(results: Results, targets: Mapping[str, float | None] | None = None)
     and with full participation; ``commit`` and ``machine`` say where its runs were made.
     """
     bases = {name: baseline_of(results, cells) for name, cells in results.rows.items()}
-    plain = {name: plain_runs(cells) for name, cells in results.rows.items()}
+    plain = {n: plain_runs(cells, results.baseline) for n, cells in results.rows.items()}
     full = {name: full_runs(cells, results.folder) for name, cells in results.rows.items()}
     read, rows = readers(results.form[1]), []
     for cell in results.cells:

@@ -1,7 +1,9 @@
 """Runs of a row in; how much of the gap to full participation is closed, at what cost, out.
 
 The gap of a row is that between FedAvg and FedAvg with full participation, P = K, at the best of
-its server steps. All three sides are read after the same number of rounds and paired by seed. The
+its server steps. FedAvg is the row's baseline, in tables of best steps at its own best one. All
+three sides are read after the same number of rounds, with averaged models or without as FedAvg,
+and paired by seed. The
 interval of the share is Fieller's, which treats numerator and denominator as what they are: two
 means over the same seeds.
 """
@@ -81,15 +83,21 @@ def is_full(config: RunConfig) -> bool:
     return is_fedavg(config) and config.selection.n_select == config.data.n_clients
 
 
+def is_part(config: RunConfig) -> bool:
+    """Return whether a run is FedAvg with a part of the clients."""
+    return is_fedavg(config) and not is_full(config)
+
+
 def is_plain(config: RunConfig) -> bool:
     """Return whether a run is FedAvg as it is usually meant: a part of the clients, step 1."""
-    return is_fedavg(config) and not is_full(config) and config.server.lr in (None, 1.0)
+    return is_part(config) and config.server.lr in (None, 1.0)
 
 
-def plain_runs(cells: Sequence[CellResults]) -> Histories:
-    """Return the runs of the FedAvg of a row, by seed."""
-    found = [c.by_seed for c in cells if c.runs and is_plain(c.runs[0].history.config)]
-    return found[0] if found else {}
+def plain_runs(cells: Sequence[CellResults], baseline: str = "") -> Histories:
+    """Return the runs of the FedAvg of a row, by seed: of the column `baseline`, or at step 1."""
+    ran = [(cell, cell.runs[0].history.config) for cell in cells if cell.runs]
+    named = [c.by_seed for c, config in ran if c.column == baseline and is_part(config)]
+    return next(iter([*named, *(c.by_seed for c, config in ran if is_plain(config))]), {})
 
 
 def full_runs(cells: Sequence[CellResults], folder: Path | None) -> Sequence[Histories]:
@@ -148,8 +156,15 @@ def _at_equal_rounds(*runs: History) -> tuple[float, ...] | None:
     if len({str(sorted(_timeless(run.config).items(), key=str)) for run in runs}) > 1:
         return None
     rounds = min(map(len, runs))
-    values = [run.until(rounds).last_five() for run in runs]
+    plain = not all(run.config.server.average for run in runs)
+    values = [_last_five(run.until(rounds), plain) for run in runs]
     return None if None in values else tuple(v for v in values if v is not None)
+
+
+def _last_five(run: History, plain: bool) -> float | None:
+    """Return the mean of the last five evaluations; `plain`: of models that are not averaged."""
+    averaged = plain and run.config.server.average
+    return run.last_five(f"sent_{run.metric}" if averaged else None)
 
 
 def at_equal_samples(ours: Histories, base: Histories) -> dict[int, float | None]:

@@ -82,14 +82,21 @@ def test_scripts_have_their_preset_whatever_is_asked():
     assert {len(table.seeds_of(cell)) for cell in table.cells} == {2}
 
 
-def test_the_ceiling_has_all_clients_at_three_steps():
-    for (row, column), cell in cells_of("ceiling").items():
+def test_the_ceiling_has_all_clients_at_the_steps_of_the_methods():
+    choice = cells_of("balanced-choice") | cells_of("balanced-choice", dataset="cifar10")
+    found = cells_of("ceiling")
+    for (row, column), cell in found.items():
         full = column.startswith(FULL)
         assert (cell.config.selection.n_select == cell.config.data.n_clients) == full
         if full:
-            assert (cell.config.server.lr or 1.0) == float(column[-1])
+            step = column.partition(", step ")[2] or "1"
+            assert (cell.config.server.lr or 1.0) == float(step)
         assert f"K={cell.config.data.n_clients}" in row
-    assert set(ceiling.STEPS) == {1, 2, 4}
+        assert cell.config == choice[row, column].config
+        assert cell.place("ceiling", "") == choice[row, column].place("balanced-choice", "")
+    assert {row for row, _ in found} == {f"{d}, K={n}" for d, n, _ in ceiling.ROWS}
+    steps = {column for row, column in found if row == "mnist, K=100"}
+    assert {"fedavg", "full", "full, step 2", "full, step 4", "full, step 8"} == steps
 
 
 def test_the_map_covers_the_plan():
@@ -176,8 +183,8 @@ def test_rows_and_columns_choose_a_slice():
     assert {(c.config.data.n_clients, c.config.selection.n_select) for c in wanted} == {(1000, 10)}
     same = [c for c in cells_of("map", rows=("k-1000-1-alpha*",)).values() if c.wanted]
     assert wanted == same
-    both = cells_of("ceiling", rows=("mnist*",), columns=("full, step 1",))
-    assert {c.column for c in both.values() if c.wanted} == {"full, step 1"}
+    both = cells_of("ceiling", rows=("mnist*",), columns=("full, step 2",))
+    assert {c.column for c in both.values() if c.wanted} == {"full, step 2"}
     assert {c.row for c in both.values() if c.wanted} == {"mnist, K=100", "mnist, K=1000"}
     assert len(both) == len(cells_of("ceiling"))  # the others are shown still
     text = Request(rows=("K=1000*",)).command("map")

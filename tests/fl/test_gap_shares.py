@@ -1,5 +1,6 @@
 """The share of the gap that is closed, equal samples and costs: numbers worked out by hand."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -15,6 +16,7 @@ from fl.experiments.shares import (
     extra_megabytes,
     is_full,
     is_plain,
+    plain_runs,
     ratio_of_means,
     share_closed,
 )
@@ -95,6 +97,40 @@ def test_sides_are_read_after_equal_rounds_and_the_best_step_is_the_ceiling(tmp_
     assert [is_plain(runs[0].config) for runs in (base, ours, two)] == [True, False, False]
     other = {s: history(tmp_path / f"x{s}", "oort", s, [0.9] * 6, training__lr=0.5) for s in (0, 1)}
     assert share_closed(other, base, [one]).n == 0  # another protocol
+
+
+def test_averaged_models_are_compared_with_averaged_ones_alone(tmp_path):
+    part = {"selection__n_select": 3}
+    base = {s: history(tmp_path / f"b{s}", seed=s, values=[0.5] * 5, **part) for s in range(3)}
+    ours = {s: history(tmp_path / f"o{s}", "oort", s, [0.6] * 5, **part) for s in range(3)}
+    top = {"selection__n_select": K, "server__average": 0.9}
+    full = {s: history(tmp_path / f"f{s}", seed=s, values=[0.9] * 5, **top) for s in range(3)}
+    for run in full.values():
+        for record in run.rounds:
+            record["sent_accuracy"] = 0.7
+    assert_allclose(share_closed(ours, base, [full]).share, 0.1 / 0.2)
+    averaged = [
+        {
+            s: dataclasses.replace(r, config=r.config.replace(server__average=0.9))
+            for s, r in d.items()
+        }
+        for d in (ours, base)
+    ]
+    assert_allclose(share_closed(*averaged, [full]).share, 0.1 / 0.4)
+
+
+def test_the_baseline_of_the_row_is_fedavg_at_its_best_step(tmp_path):
+    def cell(column, **changes):
+        history(tmp_path / column, values=[0.5], **changes)
+        return column
+
+    columns = [cell("fedavg, step 1"), cell("fedavg", server__lr=4.0)]
+    columns += [cell("full", selection__n_select=K, server__lr=4.0)]
+    plan(tmp_path, "table", {c: [c] for c in columns}, baseline="fedavg")
+    cells = read_results(tmp_path).cells
+    assert plain_runs(cells, "fedavg")[0].config.server.lr == 4.0
+    assert plain_runs(cells)[0].config.server.lr is None
+    assert plain_runs(cells, "full")[0].config.server.lr is None
 
 
 def test_the_servers_step_belongs_to_the_method(tmp_path):

@@ -16,7 +16,6 @@ from ...config import RunConfig
 from ...presets import BALANCED, STEADY, TUNED, make_config
 from ..definition import DATASET, FULL, Cell, Experiment, Request
 from ..figures import draw_ladder
-from .ceiling import config
 
 #: Seeds below took part in choices: 0 to 4 here and in ``beyond``, 10 to 14 in ``holdout``.
 FIRST_SEED = 20
@@ -39,7 +38,7 @@ CHOSEN: Mapping[str, Mapping[int, Mapping[str, int]]] = {
         },
         1000: {
             "fedavg": 4, "fedavg-memory": 4, "fedcvr-bolt": 4, "fedcbs": 8, "oort": 4,
-            "balanced-memory": 8, "balanced-factor": 8,
+            "balanced-memory": 8, "balanced-factor": 8, "full": 8,
         },
     },
 }  # fmt: skip
@@ -105,7 +104,7 @@ def settings(request: Request, dataset: str, method: str, n_clients: int, step: 
     """Return the settings of one method; ``full`` is FedAvg with full participation."""
     n_select = n_clients if method == FULL else 10
     name = BASELINE if method == FULL else method
-    made = config(request, dataset, n_clients, ROUNDS, n_select, 1, name)
+    made = request.part(dataset, name, n_clients, n_select, rounds=ROUNDS)
     made = made.replace(eval_every=EVERY.get((dataset, n_clients), 1))
     if is_adaptive(dataset, method):
         return made

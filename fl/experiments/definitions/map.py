@@ -11,7 +11,6 @@ from cvrcore.aggregators.averaging import DECAY
 
 from ..definition import DATASET, Cell, Experiment, Request
 from ..heatmaps import draw_regimes
-from .ceiling import config
 
 BASELINE = "fedavg"
 CLIENTS = (100, 1000)
@@ -32,8 +31,8 @@ def make(request: Request) -> Experiment:
         Cell(
             ("" if dataset == DATASET else f"{dataset}, ") + name(n_clients, percent, alpha, step),
             method,
-            config(
-                request, dataset, n_clients, ROUNDS, n_clients * percent // 100, step, method
+            request.part(
+                dataset, method, n_clients, n_clients * percent // 100, step, ROUNDS
             ).replace(data__alpha=alpha, eval_every=EVERY, server__average=DECAY),
             wanted=method in wanted,
         )
