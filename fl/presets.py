@@ -141,8 +141,9 @@ BALANCED = {
         step=8.0,
     ),
 }
-#: Data sets on whose model the `Method.step` holds.
-TUNED = ("digits", "mnist", "fashion-mnist")
+#: Data sets on which the `Method.step` holds: on Fashion-MNIST, with the same model, a step of 8
+#: costs `balanced-memory` 18 points.
+TUNED = ("digits", "mnist")
 
 #: Every policy of the registry with the merge of its own paper; `TABLE` has the others. Draws
 #: with exact inclusion probabilities are divided by them; draws with replacement and in

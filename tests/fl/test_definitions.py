@@ -147,10 +147,10 @@ def test_every_method_is_tested_at_the_step_that_was_chosen(monkeypatch):
     assert ("mnist, K=1000", "fedavg, step 1") not in table
     # A data set with clients of its own has one row.
     assert {row for row, _ in cells_of("balanced", dataset="shakespeare")} == {"shakespeare, K=630"}
-    # A step that was chosen on one model says nothing about another.
-    clothes = cells_of("balanced", dataset="fashion-mnist")["fashion-mnist, K=100", "fedcbs"]
-    images = cells_of("balanced", dataset="cifar10")["cifar10, K=100", "fedcbs"]
-    assert (clothes.config.server.lr, images.config.server.lr) == (2.0, 1.0)
+    # A step that was chosen on one data set says nothing about another, digits aside.
+    for dataset, step in {"digits": 2.0, "fashion-mnist": 1.0, "cifar10": 1.0}.items():
+        cell = cells_of("balanced", dataset=dataset)[f"{dataset}, K=100", "fedcbs"]
+        assert cell.config.server.lr == step
 
 
 def test_the_best_step_has_the_highest_mean_and_all_its_seeds():

@@ -1,6 +1,6 @@
 """The choice of each method's server step, on seed 0; ``balanced`` has fresh seeds.
 
-Every method runs at a server step of 1, 2, 4 and 8, with a convolutional network of 1, 2 and 4;
+Every method runs at a server step of 1, 2, 4 and 8, on other data sets than MNIST of 1, 2 and 4;
 a method whose step adapts runs once. The steps that were best are written down in
 `balanced.CHOSEN` by hand, those of ours in the presets, and stay. The rule: the highest mean of
 the last five evaluations over the seeds; the shorter step if equal.
@@ -17,7 +17,7 @@ from ..table import Row
 from .balanced import AIM, BASELINE, METHODS, clients, is_adaptive, settings
 
 STEPS = (1, 2, 4, 8)
-#: The steps of models other than MNIST's: 4 is too long for them already.
+#: The steps on other data sets than MNIST: 4 is too long there already.
 FEWER = (1, 2, 4)
 #: Seeds on which a step must have been run to be chosen.
 SEEDS = 1
