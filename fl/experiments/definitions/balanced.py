@@ -1,8 +1,8 @@
 """Balanced draws, a longer server step and averaged models; few clients and many; seeds from 20.
 
 Every method is evaluated as the moving average of its models, at the server step that was best
-for it; FedAvg with step 1 stands beside it. A step is chosen for one data set: where none was chosen
-it is 1. On data sets other than MNIST that of ours adapts.
+for it; FedAvg with step 1 stands beside it. A step is chosen for one data set, and is 1 where none
+was. On data sets other than MNIST that of ours adapts.
 """
 
 from __future__ import annotations
