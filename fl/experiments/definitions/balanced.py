@@ -41,6 +41,11 @@ CHOSEN: Mapping[str, Mapping[int, Mapping[str, int]]] = {
             "balanced-memory": 8, "balanced-factor": 8, "full": 8,
         },
     },
+    "fashion-mnist": {
+        1000: {
+            "fedavg": 2, "fedavg-memory": 2, "fedcvr-bolt": 2, "fedcbs": 4, "oort": 2,
+        },
+    },
 }  # fmt: skip
 #: Data sets with clients of their own: one row, with all of them.
 NATURAL = ("synthetic", "shakespeare", "adult")
