@@ -135,7 +135,7 @@ PAIRED = (
 #: Beside the paper's mean over clients: clients by their samples, and how far to the ceiling.
 WEIGHTED = Column("by samples, %", "weighted", ".2f")
 SENT = Column("not averaged, %", "sent", ".2f")
-SHARE = gap("gap closed, %\n[95 %]", ("gap_share", "gap_low", "gap_high"), 0)
+SHARE = gap("gap closed, %\n[95 %]", ("gap_share", "gap_low", "gap_high", "gap_pairs"), 0)
 #: What a part gains, then what it costs; the third column is the difference to the baseline.
 LADDER = (
     SEEDS,
@@ -158,15 +158,15 @@ LADDER = (
     Column("merge, MB", "memory_megabytes", ".1f"),
     Column("server, ms", show=milliseconds_text),
 )
-#: Columns of the summary of all tables.
+#: Columns of the summary of all tables; the advice has the share of the gap too.
 SUMMARY_COLUMNS = (
     SEEDS,
     pair("last five, %", "last_five"),
     gap("minus FedAvg [95 %]", DIFFERENCE),
-    SHARE,
     Column("rounds to aim", show=rounds_text),
     Column("server, MB", show=server_text),
 )
+ADVICE_COLUMNS = (*SUMMARY_COLUMNS[:3], SHARE, *SUMMARY_COLUMNS[3:])
 
 
 def simulated_columns(rows: Sequence[Row], to_target: str, in_all: str) -> list[Column]:

@@ -67,7 +67,9 @@ def printed(row, heading):
     if heading.startswith("minus"):
         return signed(row["difference"], row["low"], row["high"], row.get("digits", 2))
     if heading.startswith("gap closed"):
-        return signed(row.get("gap_share"), row.get("gap_low"), row.get("gap_high"), 0)
+        text = signed(row.get("gap_share"), row.get("gap_low"), row.get("gap_high"), 0)
+        fewer = text != "-" and row["gap_pairs"] != row["seeds"]
+        return f"{text} ({row['gap_pairs']} pairs)" if fewer else text
     simple = {
         "swing": ("swing", 2), "spread": ("spread", 2), "worst tenth, %": ("worst_decile", 2),
         "TV": ("tv_mean", 4), "MB to aim": ("megabytes_to_target", 0), "samples, M": ("samples", 2),

@@ -2,7 +2,7 @@
 
 Every method is evaluated as the moving average of its models, at the server step that was best
 for it; FedAvg with step 1 stands beside it. A step is chosen for one data set, and is 1 where none
-was. On data sets other than MNIST that of ours adapts.
+was. On data sets other than MNIST that of ours adapts where no longer one was chosen.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def is_chosen(dataset: str) -> bool:
 
 
 def is_adaptive(dataset: str, method: str) -> bool:
-    """Return whether a method chooses its own step on a data set."""
+    """Return whether the preset of a method chooses its own step on a data set."""
     return method in BALANCED and dataset not in TUNED
 
 
@@ -111,6 +111,6 @@ def settings(request: Request, dataset: str, method: str, n_clients: int, step: 
     name = BASELINE if method == FULL else method
     made = request.part(dataset, name, n_clients, n_select, rounds=ROUNDS)
     made = made.replace(eval_every=EVERY.get((dataset, n_clients), 1))
-    if is_adaptive(dataset, method):
+    if is_adaptive(dataset, method) and step == 1:
         return made
     return made.replace(server__optimiser="sgd", server__lr=float(step), server__average=DECAY)

@@ -1,7 +1,7 @@
 """The choice of each method's server step, on seed 0; ``balanced`` has fresh seeds.
 
 Every method runs at a server step of 1, 2, 4 and 8, on other data sets than MNIST of 1, 2 and 4;
-a method whose step adapts runs once. The steps that were best are written down in
+where the step of ours adapts, it does so in place of 1. The steps that were best are written down in
 `balanced.CHOSEN` by hand, those of ours in the presets, and stay. The rule: the highest mean of
 the last five evaluations over the seeds; the shorter step if equal.
 """
@@ -14,7 +14,7 @@ from ...presets import TUNED
 from ..definition import DATASET, FULL, Cell, Experiment, Request
 from ..figures import draw_ladder
 from ..table import Row
-from .balanced import AIM, BASELINE, METHODS, clients, is_adaptive, settings
+from .balanced import AIM, BASELINE, METHODS, clients, settings
 
 STEPS = (1, 2, 4, 8)
 #: The steps on other data sets than MNIST: 4 is too long there already.
@@ -37,7 +37,7 @@ def make(request: Request) -> Experiment:
         )
         for n_clients in clients(dataset)
         for method in (*METHODS, FULL)
-        for step in steps(dataset, method)
+        for step in steps(dataset)
     )
     return Experiment(
         "balanced-choice",
@@ -49,10 +49,8 @@ def make(request: Request) -> Experiment:
     )
 
 
-def steps(dataset: str, method: str = BASELINE) -> tuple[int, ...]:
-    """Return the server steps at which a method is run."""
-    if is_adaptive(dataset, method):
-        return (1,)
+def steps(dataset: str) -> tuple[int, ...]:
+    """Return the server steps at which every method is run."""
     return STEPS if dataset in TUNED else FEWER
 
 
