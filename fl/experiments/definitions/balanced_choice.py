@@ -1,8 +1,8 @@
 """The choice of each method's server step, on seed 0; ``balanced`` has fresh seeds.
 
 Every method runs at a server step of 1, 2, 4 and 8, on other data sets than MNIST of 1, 2 and 4;
-where the step of ours adapts, it does so in place of 1. The steps that were best are written down in
-`balanced.CHOSEN` by hand, those of ours in the presets, and stay. The rule: the highest mean of
+where the step of ours adapts, it does so in place of 1. The steps that were best are written down
+in `balanced.CHOSEN` by hand, those of ours in the presets, and stay. The rule: the highest mean of
 the last five evaluations over the seeds; the shorter step if equal.
 """
 
