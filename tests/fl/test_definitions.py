@@ -157,6 +157,17 @@ def test_every_method_is_tested_at_the_step_that_was_chosen(monkeypatch):
         assert cell.config.server.lr == step
 
 
+def test_the_adaptive_step_of_a_preset_stays_beside_a_chosen_one():
+    cells = cells_of("balanced", dataset="fashion-mnist")
+    found = {c: cell.config.server for (row, c), cell in cells.items() if "1000" in row}
+    assert (found["balanced-factor"].optimiser, found["balanced-factor"].lr) == ("sgd", 4.0)
+    assert (
+        found["balanced-factor, adaptive"] == make_config("fashion-mnist", "balanced-factor").server
+    )
+    assert found["fedavg, step 1"].lr == 1.0
+    assert not any("adaptive" in column for _, column in cells_of("balanced"))
+
+
 def test_the_best_step_has_the_highest_mean_and_all_its_seeds():
     def rows(method, *values, seeds=5, place="mnist, K=100"):
         names = (method, *(f"{method}, step {step}" for step in (2, 4, 8)))

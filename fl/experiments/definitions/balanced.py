@@ -44,8 +44,10 @@ CHOSEN: Mapping[str, Mapping[int, Mapping[str, int]]] = {
     "fashion-mnist": {
         1000: {
             "fedavg": 2, "fedavg-memory": 2, "fedcvr-bolt": 2, "fedcbs": 4, "oort": 2,
+            "balanced-memory": 4, "balanced-factor": 4,
         },
     },
+    "cifar10": {1000: {"fedavg": 2}},
 }  # fmt: skip
 #: Data sets with clients of their own: one row, with all of them.
 NATURAL = ("synthetic", "shakespeare", "adult")
@@ -58,14 +60,14 @@ def make(request: Request) -> Experiment:
     cells = tuple(
         Cell(
             f"{dataset}, K={n_clients}",
-            method if step == chosen(dataset, n_clients, method) else f"{method}, step {step}",
+            column(dataset, n_clients, method, step),
             settings(request, dataset, method, n_clients, step),
             wanted=method in wanted,
             aim=AIM if dataset.endswith("mnist") else None,
         )
         for n_clients in clients(dataset)
         for method in (*METHODS, FULL)
-        for step in sorted({chosen(dataset, n_clients, method), *[1] * (method == BASELINE)})
+        for step in sorted({chosen(dataset, n_clients, method), *also(dataset, method)})
     )
     return Experiment(
         "balanced",
@@ -76,6 +78,18 @@ def make(request: Request) -> Experiment:
         first_seed=FIRST_SEED,
         draw=draw_ladder,
     )
+
+
+def also(dataset: str, method: str) -> tuple[int, ...]:
+    """Return the steps at which a method is run beside the chosen one: 1, or that of the preset."""
+    return (1,) if method == BASELINE or is_adaptive(dataset, method) else ()
+
+
+def column(dataset: str, n_clients: int, method: str, step: int) -> str:
+    """Return the name of a column: the method alone at its chosen step."""
+    if step == chosen(dataset, n_clients, method):
+        return method
+    return f"{method}, " + ("adaptive" if is_adaptive(dataset, method) else f"step {step}")
 
 
 def clients(dataset: str) -> tuple[int, ...]:
