@@ -136,8 +136,8 @@ def test_ours_are_run_as_the_presets_are():
     for n_clients, method in ((100, "balanced-memory"), (1000, "balanced-factor")):
         preset = make_config("mnist", method).server
         assert table[f"mnist, K={n_clients}", method].config.server == preset
-        other = cells_of("balanced", dataset="cifar10")[f"cifar10, K={n_clients}", method]
-        assert other.config.server == make_config("cifar10", method).server
+        other = cells_of("balanced", dataset="synthetic")["synthetic, K=100", method]
+        assert other.config.server == make_config("synthetic", method).server
         assert (preset.optimiser, other.config.server.optimiser) == ("sgd", "adaptive")
 
 

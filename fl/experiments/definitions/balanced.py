@@ -47,7 +47,7 @@ CHOSEN: Mapping[str, Mapping[int, Mapping[str, int]]] = {
             "balanced-memory": 4, "balanced-factor": 4,
         },
     },
-    "cifar10": {1000: {"fedavg": 2}},
+    "cifar10": {1000: {"fedavg": 2, "balanced-factor": 4}},
 }  # fmt: skip
 #: Data sets with clients of their own: one row, with all of them.
 NATURAL = ("synthetic", "shakespeare", "adult")
