@@ -124,7 +124,7 @@ BEYOND = {
 #: One remembered update per client where clients are few, a linear model of updates where they
 #: are many. The step is a fixed one where it was chosen (`TUNED`; seed 0 of MNIST, before the
 #: experiment ``balanced`` was run) and "adaptive" elsewhere: a step of 4 is too long for
-#: CIFAR-10's convolutions.
+#: CIFAR-10's convolutions with 100 clients.
 BALANCED = {
     "balanced-memory": Method(
         policy="pivotal",

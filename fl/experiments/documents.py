@@ -54,9 +54,19 @@ ADVICE = (
     ),
     ("few clients; the server keeps nothing", "active", "classification", "mnist"),
     ("many clients; label counts are known", "fedcbs", "balanced", "mnist, K=1000"),
-    ("many clients; step of 4", "balanced-factor", "balanced", "fashion-mnist, K=1000"),
+    (
+        "many clients; other data, step set to 4",
+        "balanced-factor",
+        "balanced",
+        "fashion-mnist, K=1000",
+    ),
     ("few clients; a convolutional network", "balanced-memory", "balanced", "cifar10, K=100"),
-    ("many clients; a convolutional network", "balanced-factor", "balanced", "cifar10, K=1000"),
+    (
+        "many clients; a convolutional network, step set to 4",
+        "balanced-factor",
+        "balanced",
+        "cifar10, K=1000",
+    ),
     ("a few clients hold most samples", "balanced-memory", "balanced", "synthetic, K=100"),
     ("the paper's method", "fedcvr-bolt", "classification", "mnist"),
 )

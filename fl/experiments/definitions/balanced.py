@@ -1,8 +1,8 @@
 """Balanced draws, a longer server step and averaged models; few clients and many; seeds from 20.
 
 Every method is evaluated as the moving average of its models, at the server step that was best
-for it; FedAvg with step 1 stands beside it. A step is chosen for one data set, and is 1 where none
-was. On data sets other than MNIST that of ours adapts where no longer one was chosen.
+for it; FedAvg with step 1 stands beside it. A step is chosen for each data set, and is 1 where none
+was chosen. On other data sets than MNIST ours have the step that adapts in place of 1.
 """
 
 from __future__ import annotations
@@ -100,18 +100,12 @@ def clients(dataset: str) -> tuple[int, ...]:
 def chosen(dataset: str, n_clients: int, method: str) -> int:
     """Return the server step of a method; on digits that of MNIST's nearer number of clients.
 
-    A step that was chosen on one data set says nothing about others: 1 there. Ours take the step
-    of their preset, which adapts.
+    A step that was chosen on one data set says nothing about others: 1 there.
     """
-    known = CHOSEN["mnist" if dataset in TUNED else dataset] if is_chosen(dataset) else {}
+    known = CHOSEN.get("mnist" if dataset in TUNED else dataset, {})
     if dataset in TUNED:
         n_clients = min(known, key=lambda number: abs(math.log(number / n_clients)))
     return known.get(n_clients, {}).get(method, 1)
-
-
-def is_chosen(dataset: str) -> bool:
-    """Return whether steps were chosen for a data set."""
-    return dataset in TUNED or dataset in CHOSEN
 
 
 def is_adaptive(dataset: str, method: str) -> bool:
