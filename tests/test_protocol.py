@@ -185,3 +185,11 @@ def test_a_round_without_anybody_steps_by_the_memory():
     for name in ("sizes", "mean", "importance", "coalition-memory"):
         (kept,) = make_aggregator(name).aggregate([np.ones(1)], [], [], [1, 1], nobody)
         assert_array_equal(kept, [1.0])
+
+
+def test_a_policy_that_needs_the_model_sent_must_check_it():
+    class Careless(Repeating):
+        needs = frozenset({"sent"})
+
+    with pytest.raises(NotImplementedError, match="Careless needs `sent`: define _check_sent"):
+        Careless(5, 2, seed=0).select(sent=np.zeros(3))

@@ -167,6 +167,13 @@ def test_corrected_rules_are_unbiased_over_all_samples(make):
     assert_allclose(total / len(pairs), full, atol=1e-5)
 
 
+@pytest.mark.parametrize("make", [CorrectedKriging, Blended])
+def test_rules_of_the_experiment_refuse_to_be_saved(make):
+    """Half of a state would be worse: what the base class saves lacks all that they learned."""
+    with pytest.raises(NotImplementedError, match="keeps no state: it is for experiments alone"):
+        make().state_dict()
+
+
 def test_blended_is_exact_where_every_update_repeats():
     """Updates of no pattern: a regression cannot know them, the memory of each client does."""
     rng = np.random.default_rng(4)
