@@ -184,13 +184,18 @@ def difference(ours: Histories, theirs: Histories, read: Reader) -> Difference:
 
 
 def band(runs: Sequence[History], name: str, scale: float = 1.0, width: int = 1) -> Band:
-    """Return `name` by round, for the rounds that all `runs` have; see `smooth`."""
+    """Return `name` by round, for the rounds that all `runs` have: a mean over `width` rounds.
+
+    Runs that were not evaluated in every round have fewer evaluations in a mean; see `smooth`.
+    """
     columns = [column for run in runs if (column := run.column(name))[0].size]
     if not columns:
         return Band(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), 0)
     rounds = columns[0][0]
     for other, _ in columns[1:]:  # a model that diverged has gaps
         rounds = np.intersect1d(rounds, other)
+    if rounds.size > 1:
+        width = max(width // int(np.median(np.diff(rounds))), 1)
     values = scale * np.stack([smooth(v[np.isin(at, rounds)], width) for at, v in columns])
     two_std = 2 * values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(rounds.size)
     return Band(rounds, values.mean(axis=0), two_std, len(values))

@@ -20,7 +20,7 @@ from fl.experiments.shares import (
     ratio_of_means,
     share_closed,
 )
-from fl.experiments.statistics import comparable, readers
+from fl.experiments.statistics import band, comparable, readers
 from fl.store import read_history, write_json
 
 K = 12
@@ -198,3 +198,12 @@ def test_tables_find_the_ceiling_beside_them(tmp_path):
     assert_allclose(found, [55.0, 100 * (0.55 - half), 100 * (0.55 + half)], rtol=1e-9)
     assert rows["oort"]["gap_pairs"] == 3
     assert rows["fedavg"]["gap_share"] is None
+
+
+def test_a_running_mean_counts_rounds_and_not_evaluations(tmp_path):
+    run = history(tmp_path / "a", values=[0.0, 0.2, 0.4, 0.6])
+    assert_allclose(band([run], "accuracy", width=2).mean, [0.0, 0.1, 0.3, 0.5])
+    for record in run.rounds:
+        record["round"] *= 5  # as if it was evaluated every fifth round
+    assert_allclose(band([run], "accuracy", width=10).mean, [0.0, 0.1, 0.3, 0.5])
+    assert_allclose(band([run], "accuracy", width=2).mean, [0.0, 0.2, 0.4, 0.6])
