@@ -47,7 +47,7 @@ class Recommendation:
     method: str
     policy: str
     aggregator: str
-    server: dict[str, str]
+    server: dict[str, str | bool]
     average: float
     reason: str
 
@@ -114,7 +114,7 @@ def recommend(
         )  # fmt: skip
     visits = n_rounds * n_select / n_clients
     needed = 4.0 * n_clients * model_size
-    adaptive = {"kind": "adaptive"}
+    adaptive: dict[str, str | bool] = {"kind": "adaptive", "averaged": True}
     if visits >= FEW_VISITS and needed <= limit:
         return Recommendation(
             "balanced-memory", "pivotal", "memory", adaptive, DECAY,

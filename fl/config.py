@@ -176,9 +176,10 @@ class ServerConfig:
     """The server's step; see `cvrcore.aggregators.ServerOptimiser`.
 
     The defaults take the aggregated model as it is. `lr` None is 1 for ``"sgd"``, 3 for
-    ``"adaptive"`` and 0.01 for the others; `min_lr` is the shortest step of ``"adaptive"``.
-    `average` is the decay of the moving average of models that is evaluated and saved; clients
-    train from the model itself. 0: none. See `cvrcore.aggregators.ModelAverage`.
+    ``"adaptive"``, or 8 if models are averaged, and 0.01 for the others; `min_lr` is the shortest
+    step of ``"adaptive"``. `average` is the decay of the moving average of models that is
+    evaluated and saved; clients train from the model itself. 0: none. See
+    `cvrcore.aggregators.ModelAverage`.
     """
 
     optimiser: Literal["sgd", "adam", "yogi", "adaptive"] = "sgd"

@@ -72,7 +72,7 @@ MEANINGS = {
     "training.md",
     "algorithm.options": "arguments of the algorithm, such as mu of fedprox",
     "server.optimiser": 'rule of the server\'s step; "sgd" with lr 1 takes the aggregate as it is',
-    "server.lr": 'step length of the server; not set: 1 for "sgd", 3 for "adaptive", else 0.01',
+    "server.lr": 'step of the server; not set: "sgd" 1, "adaptive" 3, or 8 if averaged; else 0.01',
     "server.momentum": 'momentum of "sgd"',
     "server.beta1": "decay of the first moment",
     "server.beta2": "decay of the second moment",

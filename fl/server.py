@@ -365,8 +365,10 @@ class Server:
     def _optimiser(self) -> ServerOptimiser | None:
         """Return a new server optimiser, or None if the aggregated model is taken as it is."""
         options = dict(vars(self.config.server))
-        del options["average"]  # not a part of the step
-        optimiser = ServerOptimiser(options.pop("optimiser"), **options)
+        kind, average = options.pop("optimiser"), options.pop("average")
+        if kind == "adaptive":
+            options["averaged"] = average > 0
+        optimiser = ServerOptimiser(kind, **options)
         return None if optimiser.is_identity else optimiser
 
     def _initial_model(self, j: int) -> Vector:

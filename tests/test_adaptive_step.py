@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from cvrcore.aggregators import AGGREGATORS, ServerOptimiser, make_aggregator
+from cvrcore.aggregators import AGGREGATORS, ModelAverage, ServerOptimiser, make_aggregator
 from cvrcore.aggregators.noise import step_variance
 from cvrcore.selection import Selection
 
@@ -187,3 +187,42 @@ def test_half_precision_and_arrays_that_do_not_move():
 
 def test_other_kinds_say_their_own_step():
     assert ServerOptimiser(lr=2.0).last_lr == 2.0
+
+
+def averaged_loss(server, ratio, seed, rounds=60):
+    """Return the mean loss of the average, decay 0.8, over the last ten rounds of a descent.
+
+    The noise of an update is `ratio` times as long as the slope, and a little more.
+    """
+    rng, curvature = np.random.default_rng(seed), np.geomspace(0.02, 0.3, 40)
+    x, average, losses = np.full(40, 2.0), ModelAverage(decay=0.8), []
+    for _ in range(rounds):
+        slope = -curvature * x
+        noise = np.hypot(ratio * np.linalg.norm(slope) / 40**0.5, 0.01)
+        update = slope + noise * rng.normal(size=40)
+        [x] = server.step([x], [x + update], noise=40 * noise**2, fresh=[update])
+        [mean] = average.update([x])
+        losses.append(0.5 * curvature @ mean**2)
+    return np.mean(losses[-10:])
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 1.5])
+def test_with_averages_the_rule_comes_near_to_the_best_fixed_step(ratio):
+    """The longest fixed steps diverge once noise grows with the update; the rule does not."""
+
+    def loss(**options):
+        return np.mean([averaged_loss(ServerOptimiser(**options), ratio, s) for s in range(5)])
+
+    fixed = [loss(lr=lr) for lr in (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)]
+    told = loss(kind="adaptive", averaged=True)
+    assert told < 1.5 * min(fixed)
+    assert told < 0.2 * fixed[0]
+    assert fixed[-1] > 1e6
+
+
+def test_what_is_averaged_is_said_of_adaptive_alone():
+    told = ServerOptimiser("adaptive", averaged=True)
+    assert (told.lr, told.caution) == (8.0, 1.5)
+    assert ServerOptimiser("adaptive", averaged=True, lr=4.0, caution=0.5).caution == 0.5
+    with pytest.raises(ValueError, match="averaged must be False with kind 'sgd', got True"):
+        ServerOptimiser(averaged=True)

@@ -18,11 +18,13 @@ from ..runtime.threads import serialised
 from ..selection import Selection
 from ..validation import check_choice
 from .base import Aggregator, Arrays, RoundUpdates, loading
-from .step_length import CAUTION, StepLength
+from .step_length import StepLength
 
 KINDS: Final = ("sgd", "adam", "yogi", "adaptive")
 #: Step length of each kind if none is given. 1 takes the aggregated model as it is.
 DEFAULT_LR: Final = {"sgd": 1.0, "adam": 0.01, "yogi": 0.01, "adaptive": 3.0}
+#: The longest step of "adaptive" where models are averaged.
+AVERAGED_LR: Final = 8.0
 
 Array = NDArray[Any]
 
@@ -42,7 +44,8 @@ class ServerOptimiser(Noted):
     ============ ==================================================================
 
     ``adaptive`` takes a long step only where the noise of the draw and the curvature of the loss
-    allow it, between `min_lr` and `lr`: `cvrcore.aggregators.step_length` has the rule.
+    allow it, between `min_lr` and `lr`: `cvrcore.aggregators.step_length` has the rule. Steps are
+    longer with `averaged`.
 
     ``sgd`` with ``lr=1`` and without momentum returns the aggregated model to the bit. As in
     [1]_, v starts at ``tau**2`` and there is no correction of the bias of m and v;
@@ -54,7 +57,8 @@ class ServerOptimiser(Noted):
     kind : {"sgd", "adam", "yogi", "adaptive"}
     lr : float, optional
         Positive. Default: 1 for "sgd"; 0.01 for "adam" and "yogi", whose steps are about `lr`
-        in each coordinate whatever the length of the update; 3 for "adaptive", its longest step.
+        in each coordinate whatever the length of the update. Of "adaptive" it is the longest
+        step: 3, or 8 if models are averaged.
     momentum : float
         In [0, 1); of "sgd" alone.
     beta1, beta2 : float
@@ -65,9 +69,11 @@ class ServerOptimiser(Noted):
         Of "adam" and "yogi".
     min_lr : float
         Positive, at most `lr`; the shortest step of "adaptive".
-    caution : float
+    caution : float, optional
         Positive; "adaptive" takes this part of the step that would end in the minimum along the
-        last direction.
+        last direction. Default: 0.75, or 1.5 if models are averaged.
+    averaged : bool
+        Of "adaptive": whether the `ModelAverage` of the models is deployed, not the model itself.
 
     References
     ----------
@@ -93,10 +99,13 @@ class ServerOptimiser(Noted):
         tau: float = 1e-3,
         bias_correction: bool = False,
         min_lr: float = 1.0,
-        caution: float = CAUTION,
+        caution: float | None = None,
+        averaged: bool = False,
     ) -> None:
         self.kind: str = check_choice(kind, "kind", KINDS)
-        self.lr = _positive(DEFAULT_LR[kind] if lr is None else lr, "lr")
+        self.averaged = bool(averaged)
+        usual = AVERAGED_LR if self.averaged else DEFAULT_LR[kind]
+        self.lr = _positive(usual if lr is None else lr, "lr")
         self.momentum = _below_one(momentum, "momentum")
         self.beta1, self.beta2 = _below_one(beta1, "beta1"), _below_one(beta2, "beta2")
         self.tau = _positive(tau, "tau")
@@ -106,8 +115,14 @@ class ServerOptimiser(Noted):
         self.min_lr = _positive(min_lr, "min_lr")
         if kind == "adaptive" and self.min_lr > self.lr:
             raise ValueError(f"min_lr must be at most lr ({self.lr:g}), got {min_lr:g}")
-        self.caution = _positive(caution, "caution")
-        self._rule = StepLength(self.lr, self.min_lr, self.caution)
+        if self.averaged and kind != "adaptive":
+            raise ValueError(f"averaged must be False with kind {kind!r}, got {averaged!r}")
+        self._rule = StepLength(
+            self.lr,
+            self.min_lr,
+            None if caution is None else _positive(caution, "caution"),
+            self.averaged,
+        )
         self._steps = 0
         self._first: Arrays = []  # m
         self._second: Arrays = []  # v
@@ -116,6 +131,11 @@ class ServerOptimiser(Noted):
     def is_identity(self) -> bool:
         """Whether steps return the aggregated model as it is."""
         return self.kind == "sgd" and self.lr == 1.0 and not self.momentum
+
+    @property
+    def caution(self) -> float:
+        """Part of the step to the minimum along the last direction that "adaptive" takes."""
+        return self._rule.caution
 
     @property
     def last_lr(self) -> float:
@@ -268,7 +288,7 @@ class ServerOptimiser(Noted):
             If it is of another kind, or damaged; nothing changes then.
         """
         first, second, steps = self._checked(state)
-        rule = StepLength(self.lr, self.min_lr, self.caution)
+        rule = StepLength(self.lr, self.min_lr, self.caution, self.averaged)
         if self.kind == "adaptive":
             first = _restore(rule, state, first)
         self._first, self._second, self._steps, self._rule = first, second, steps, rule

@@ -72,7 +72,7 @@ ServerLr = Annotated[
     option(
         "Step length of the server.",
         "--server-lr",
-        default="1; fedadam, fedyogi 0.01; at most 3 if adaptive",
+        default="1; fedadam, fedyogi 0.01; at most 3 if adaptive, 8 if averaged",
     ),
 ]
 Target = Annotated[float | None, option("Accuracy to time.", "--target", default="none")]
