@@ -179,7 +179,7 @@ SERVER = {
     "fedavgm": Method(server={"momentum": 0.9}),
     "fedadam": Method(server={"optimiser": "adam"}),
     "fedyogi": Method(server={"optimiser": "yogi"}),
-    "fedavg-averaged": Method(server={"lr": 4.0, "average": DECAY}),
+    "fedavg-averaged": Method(server={"optimiser": "adaptive", "average": DECAY}, step=4.0),
     "fedavg-adaptive": Method(server={"optimiser": "adaptive"}),
     "fedavg-memory-adaptive": Method(aggregator="memory", server={"optimiser": "adaptive"}),
 }

@@ -86,7 +86,8 @@ def test_several_models_have_no_average():
 
 
 def test_presets_have_a_fixed_step_only_where_it_was_chosen():
-    for method, step in (("balanced-memory", 4.0), ("balanced-factor", 8.0)):
+    steps = {"fedavg-averaged": 4.0, "balanced-memory": 4.0, "balanced-factor": 8.0}
+    for method, step in steps.items():
         for dataset in ("mnist", "digits"):
             server = make_config(dataset, method).server
             assert (server.optimiser, server.lr, server.average) == ("sgd", step, 0.8)
