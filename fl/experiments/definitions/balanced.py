@@ -48,6 +48,12 @@ CHOSEN: Mapping[str, Mapping[int, Mapping[str, int]]] = {
         },
     },
     "cifar10": {1000: {"fedavg": 2, "balanced-factor": 4}},
+    "synthetic": {
+        100: {
+            "fedavg": 2, "fedavg-memory": 4, "fedcvr-bolt": 2, "fedcbs": 4, "cvr-steady": 2,
+            "full": 4,
+        },
+    },
 }  # fmt: skip
 #: Data sets with clients of their own: one row, with all of them.
 NATURAL = ("synthetic", "shakespeare", "adult")
