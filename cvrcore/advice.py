@@ -121,6 +121,12 @@ def recommend(
             f"Each client is seen about {visits:.0f} times and its last update can be kept "
             f"({needed / 1e6:,.0f} MB). {LONGER}",
         )  # fmt: skip
+    if limit < 3 * 4.0 * model_size:  # two classes
+        return Recommendation(
+            "pivotal", "pivotal", "importance", {}, 0.0,
+            f"Not even three models can be kept ({12e-6 * model_size:,.0f} MB): a balanced draw, "
+            "and nothing is remembered.",
+        )  # fmt: skip
     why = f"each client is seen about {visits:.2g} times"
     if visits >= FEW_VISITS:
         why = f"the last update of every client takes {needed / 1e6:,.0f} MB, above the limit"

@@ -51,9 +51,10 @@ class Selection:
         Law of the first draw. With coalitions it is pi_p(k), Eq. (11), and sums to 1 in
         each coalition that has an eligible client; otherwise it sums to 1.
     inclusion : ndarray of float64, shape (n_clients,), or None
-        Probability of being among the m clients at all. Every policy states it, by a formula
-        or, where its docstring says so, by the estimate of `cvrcore.draws.inclusion`. It may
-        be given as a function without arguments, which is called at the first read.
+        Probability of being among the m clients at all: by a formula or, where the policy's
+        docstring says so, by the estimate of `cvrcore.draws.inclusion`. None where the policy
+        cannot state it. It may be given as a function without arguments, which is called at the
+        first read.
     round : int
         Index of the round, from 0.
     warmup : bool

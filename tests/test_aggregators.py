@@ -114,3 +114,25 @@ def test_update_of_another_shape_is_refused():
 def test_unknown_name_suggests_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'coalition-mass'"):
         make_aggregator("coalition_mass")
+
+
+@pytest.mark.parametrize("name", list(AGGREGATORS))
+def test_what_does_not_fit_the_selection_is_refused(name):
+    """Sizes of the picked clients alone are the natural mistake: they would be merged wrongly."""
+    aggregator, model = make_aggregator(name), [np.zeros((2, 3)), np.zeros(2)]
+    sent_back = [[np.ones((2, 3)), np.ones(2)]] * 2
+    picked = Selection(np.array([1, 3]), inclusion=np.full(6, 1 / 3))
+    with pytest.raises(ValueError, match=r"weights must have shape \(6,\), got \(4,\)"):
+        aggregator.aggregate(model, sent_back, [1, 3], np.ones(4), picked)
+    with pytest.raises(ValueError, match="clients must have been selected this round, got 2"):
+        aggregator.aggregate(model, sent_back, [1, 2], np.ones(6), picked)
+    after = aggregator.aggregate(model, sent_back, [1, 3], np.ones(6), picked)
+    assert all(np.isfinite(array).all() for array in after)
+
+
+def test_a_model_is_a_list_of_arrays():
+    aggregator = make_aggregator("sizes")
+    with pytest.raises(TypeError, match=r"current must be a list of arrays, got one array: pass"):
+        aggregator.aggregate(np.zeros(3), [np.ones(3)], [0], np.ones(2))
+    with pytest.raises(TypeError, match="updates of client 1 must be a list of arrays, got a dict"):
+        aggregator.aggregate([np.zeros(3)], [{"w": np.ones(3)}], [1], np.ones(2))

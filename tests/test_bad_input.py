@@ -137,7 +137,7 @@ BAD_REPORTS = {
     "stranger": (lambda c: ([c[0], 5 if 5 not in c else 4], np.ones((2, 3))), {}, "selected this"),
     "range": (lambda c: ([c[0], 6], np.ones((2, 3))), {}, r"clients must be ids in 0..5, got 6"),
     "repeated": (lambda c: ([c[0], c[0]], np.ones((2, 3))), {}, "clients must be distinct"),
-    "both": (lambda c: (c, np.ones((2, 3))), {"failed": 0}, "failed must have been selected"),
+    "both": (lambda c: (c, np.ones((2, 3))), {"failed": 0}, "failed must not name clients"),
     "duration": (lambda c: (c, np.ones((2, 3))), {"durations": [1, -1]}, "must be positive"),
     "losses": (lambda c: (c, np.ones((2, 3))), {"losses": [1.0]}, r"losses must have shape"),
 }

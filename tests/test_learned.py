@@ -81,3 +81,24 @@ def test_scores_must_fit_and_be_finite():
         selector = LearnedSelector(4, 2, scorer=wrong)
         with pytest.raises(ValueError, match="scores of the scorer"):
             selector.select()
+
+
+@pytest.mark.parametrize("explore", [0.0, 0.5])
+def test_clients_that_tie_share_their_places(explore):
+    """Frequencies over seeds within four standard errors, where sizes of two clients tie."""
+    counts, trials = np.zeros(6), 3000
+    for seed in range(trials):
+        selector = LearnedSelector(
+            6, 4, [9, 5, 5, 5, 1, 1], seed, scorer=[1.0], features=["size"], explore=explore
+        )
+        picked = selector.select()
+        counts[picked.clients] += 1
+    expected = [1, 1, 1, 1, 0, 0] if explore == 0 else [1, *[1 / 3 + 2 / 3 * 0.5] * 3, 0.5, 0.5]
+    assert_allclose(picked.inclusion, expected)
+    error = np.sqrt(picked.inclusion * (1 - picked.inclusion) / trials)
+    assert (np.abs(counts / trials - picked.inclusion) <= 4 * error + 1e-12).all()
+
+
+def test_all_clients_tie_at_the_start():
+    picked = cvrcore.make_selector("learned", n_clients=8, n_select=3, seed=0).select()
+    assert_allclose(picked.inclusion, 3 / 8)

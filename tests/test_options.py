@@ -63,3 +63,11 @@ def test_every_policy_takes_guards(policy):
         type(selector)(n_clients=9, n_select=3, guards={"max_share": 2.0}, **own)
     restored = type(selector).from_state_dict(selector.state_dict())
     assert restored.guards == guards
+
+
+def test_a_missing_option_is_named():
+    for name, option in (("fedcvr-bolt", "n_features"), ("hics", "n_features")):
+        with pytest.raises(TypeError, match=f"{option} must be given to {name}"):
+            cvrcore.make_selector(name, n_clients=8, n_select=2)
+    with pytest.raises(ValueError, match="n_features must be the columns of features, 2, got 3"):
+        cvrcore.make_selector("pivotal", 4, 2, features=np.ones((4, 2)), n_features=3)

@@ -55,7 +55,7 @@ def test_fedcvr_bolt_thins_its_draw():
         ({"west": 1}, ValueError, "tags that clients have .'north', 'south'.*got 'west'"),
         ({"north": -1}, ValueError, r"quotas\['north'\] must be at least 0"),
         ({"north": 0}, ValueError, "quotas must leave a client to pick"),
-        ({}, TypeError, "quotas must be a mapping"),
+        ({}, TypeError, "quotas must map at least one tag"),
     ],
 )
 def test_bad_quotas_are_refused(quotas, error, message):
@@ -227,3 +227,19 @@ def test_all_clients_busy_is_an_error():
         selector.select(concurrent=True)
     with pytest.raises(ValueError, match="that is idle and has budget left"):
         selector.select(concurrent=True)
+
+
+def test_a_plain_round_beside_open_ones_has_a_number_of_its_own():
+    selector = cvrcore.make_selector("uniform", 6, 2, seed=0)
+    early = selector.select(concurrent=True)
+    plain = selector.select()
+    assert plain.round != early.round
+    selector.observe(plain.clients, round=plain.round)
+    selector.observe(early.clients, round=early.round)
+    assert selector.open_rounds == []
+    assert selector.select().round == selector.round == 2
+
+
+def test_budgets_must_be_a_mapping():
+    with pytest.raises(TypeError, match="limits must map resources to amounts, got 5"):
+        cvrcore.make_selector("uniform", 3, 1, seed=0).set_budgets(5)

@@ -30,6 +30,7 @@ name                      weight of each report                   the server kee
 from __future__ import annotations
 
 import difflib
+from inspect import signature
 from typing import Any
 
 from ..guards import Guards
@@ -95,11 +96,12 @@ def make_aggregator(
         raise ValueError(f"aggregator must be one of {known}, got {name!r}{hint}")
     if server is not None and not isinstance(server, ServerOptimiser):
         raise TypeError(f"server must be a ServerOptimiser or None, got {server!r}")
-    try:
-        made = AGGREGATORS[name](**options)
-    except TypeError as error:
-        if "unexpected keyword" in str(error) or "takes no arguments" in str(error):
-            raise TypeError(f"{name}: {error}") from None
-        raise
+    kind = AGGREGATORS[name]
+    known_options = [] if kind.__init__ is object.__init__ else [*signature(kind).parameters]
+    for option in options:
+        if option not in known_options:
+            names = ", ".join(known_options) or "none"
+            raise TypeError(f"{option} is not an option of {name}, which has {names}")
+    made = kind(**options)
     made.guard(guards)
     return made if server is None else ServedAggregator(made, server)

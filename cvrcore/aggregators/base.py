@@ -6,7 +6,7 @@ import abc
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -149,16 +149,24 @@ class Aggregator(Atomic, abc.ABC):
         Raises
         ------
         ValueError
-            If lengths or shapes disagree, all clients that reported have weight 0, or the sum of
-            the weights overflows.
+            If lengths or shapes disagree, a client was not picked, all clients that reported have
+            weight 0, or the sum of the weights overflows.
+        TypeError
+            If a model is one array or a dictionary instead of a list of arrays.
         """
+        _check_model(current, "current")
         counts = np.asarray(weights)
         checked = check_weights(weights, counts.shape[0] if counts.ndim == 1 else 0)
+        if selection is not None:
+            _check_size(selection, checked.shape[0])
         ids = check_ids(clients, "clients", checked.shape[0])
+        if selection is not None and (strangers := np.setdiff1d(ids, selection.clients)).size:
+            raise ValueError(f"clients must have been selected this round, got {strangers[0]}")
         if len(updates) != ids.size:
             raise ValueError(f"updates must have length {ids.size}, got {len(updates)}")
         wanted = [array.shape for array in current]
         for client, update in zip(ids, updates, strict=True):
+            _check_model(update, f"updates of client {client}")
             shapes = [array.shape for array in update]
             if shapes != wanted:
                 raise ValueError(f"updates of client {client} must be {wanted}, got {shapes}")
@@ -226,6 +234,25 @@ class Aggregator(Atomic, abc.ABC):
     @abc.abstractmethod
     def _merge(self, received: RoundUpdates) -> Arrays:
         """Return the next model; at least one client reported."""
+
+
+def _check_model(model: Any, name: str) -> None:
+    """Raise TypeError unless a model is a sequence of arrays."""
+    if isinstance(model, np.ndarray):
+        raise TypeError(f"{name} must be a list of arrays, got one array: pass [array]")
+    if isinstance(model, Mapping):
+        raise TypeError(f"{name} must be a list of arrays, got a dictionary: pass its values")
+
+
+def _check_size(selection: Selection, n_weights: int) -> None:
+    """Raise if the selection was drawn from more clients than there are weights."""
+    stated = (selection.coalitions, selection.scores, selection.probabilities, selection.expected)
+    lengths = [array.shape[0] for array in stated if array is not None]
+    inclusion = vars(selection)["inclusion"]
+    if isinstance(inclusion, np.ndarray):  # a function is not called
+        lengths.append(inclusion.shape[0])
+    if max(lengths, default=0) > n_weights:
+        raise ValueError(f"weights must have shape ({max(lengths)},), got ({n_weights},)")
 
 
 class WeightedAggregator(Aggregator):

@@ -111,7 +111,7 @@ class ServerOptimiser(Noted):
         self.tau = _positive(tau, "tau")
         self.bias_correction = bool(bias_correction)
         if self.momentum and kind != "sgd":
-            raise ValueError(f"momentum must be 0 with kind {kind!r}, which has beta1; got it")
+            raise ValueError(f"momentum must be 0 with kind {kind!r}, got {self.momentum:g}")
         self.min_lr = _positive(min_lr, "min_lr")
         if kind == "adaptive" and self.min_lr > self.lr:
             raise ValueError(f"min_lr must be at most lr ({self.lr:g}), got {min_lr:g}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ..guards import SETTINGS, Guards, as_guards
@@ -50,7 +51,8 @@ def make_selector(name: str, n_clients: int, n_select: int, **options: Any) -> S
         selector = cls(n_clients=n_clients, n_select=n_select, **options)
     except TypeError as error:
         if "missing" in str(error):
-            raise TypeError(f"{name}: {error}") from None
+            absent = " and ".join(re.findall(r"'(\w+)'", str(error)))
+            raise TypeError(f"{absent} must be given to {name}, got nothing") from None
         raise
     if tags is not None:
         selector.set_tags(tags)

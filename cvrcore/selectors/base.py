@@ -258,6 +258,8 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
             selection = self._opened(selection)
             self._keep_open(selection.without_lazy())
         else:
+            if self._open:  # a number of its own
+                selection = selection.changed(round=max(self.round, self._issued))
             self._pending = selection.without_lazy()
         self._probed = None
         return selection.copied()  # the caller may write to it; the pending round stays as it is
@@ -470,6 +472,9 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
             picked &= self.weights > 0
         ids = check_ids(clients, "clients", self.n_clients)
         lost = check_ids(failed, "failed", self.n_clients)
+        if lost.size and np.isin(lost, ids).any():
+            both = lost[np.isin(lost, ids)][0]
+            raise ValueError(f"failed must not name clients that reported, got {both}")
         for array, name in ((ids, "clients"), (lost, "failed")):
             if not array.size:
                 continue

@@ -56,6 +56,8 @@ class Budgeted(Atomic):
         if limits is None:
             self._budgets, self._horizon = None, None
             return
+        if not isinstance(limits, Mapping):
+            raise TypeError(f"limits must map resources to amounts, got {limits!r}")
         made = {}
         for name, limit in limits.items():
             price = (prices or {}).get(name, 0.0)

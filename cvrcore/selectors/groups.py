@@ -68,7 +68,7 @@ class Grouped(Atomic):
         if self._tags is None:
             raise ValueError("quotas need tags: call set_tags() first, or make_selector(tags=...)")
         if not isinstance(quotas, Mapping) or not quotas:
-            raise TypeError(f"quotas must be a mapping of tags to numbers, got {quotas!r}")
+            raise TypeError(f"quotas must map at least one tag to a number, got {quotas!r}")
         for tag in quotas:
             if tag not in self._tag_names:
                 known = ", ".join(map(repr, self._tag_names[:8]))

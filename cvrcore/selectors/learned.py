@@ -143,9 +143,9 @@ class LearnedSelector(Selector):
         scores = np.full(self.n_clients, np.nan)
         scores[... if everybody else ids] = found
         inclusion = np.zeros(self.n_clients)
+        inclusion[ids] = _chances(found, best.size)
         if n_explored:
-            inclusion[others] = n_explored / others.size
-        inclusion[best] = 1.0
+            inclusion[ids] += (1.0 - inclusion[ids]) * (n_explored / others.size)
         return Selection(
             clients=np.concatenate([best, rest]).astype(np.int64),
             scores=scores,
@@ -236,3 +236,14 @@ class LearnedSelector(Selector):
         from ..state import load_state
 
         return cls.from_state_dict(load_state(path), scorer=scorer)
+
+
+def _chances(scores: Float, n_best: int) -> Float:
+    """Return the chance of each score to be among the best, where ties are broken at random."""
+    if n_best >= scores.size or n_best == 0:
+        return np.full(scores.size, float(n_best > 0))
+    edge = np.partition(scores, scores.size - n_best)[scores.size - n_best]
+    above, tied = scores > edge, scores == edge
+    chances = above.astype(np.float64)
+    chances[tied] = (n_best - np.count_nonzero(above)) / np.count_nonzero(tied)
+    return chances

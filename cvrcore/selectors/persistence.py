@@ -76,7 +76,10 @@ class Saved(Grouped, Budgeted, Overlapping):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace all state by the result of `state_dict`, taken from the same policy."""
+        """Replace all state by the result of `state_dict`, taken from the same policy.
+
+        Settings are part of it: `n_clients`, `n_select`, weights and options become the saved ones.
+        """
         restored = type(self).from_state_dict(state)
         self._become(restored)
 

@@ -101,6 +101,10 @@ class PivotalSelector(Selector):
         self.fixed = features is not None
         if features is not None:
             rows = check_matrix(features, "features", (self.n_clients, None), np.float64)
+            if n_features not in (None, rows.shape[1]):
+                raise ValueError(
+                    f"n_features must be the columns of features, {rows.shape[1]}, got {n_features}"
+                )
             n_features = rows.shape[1]
             self.needs -= {"models"}
         elif n_features is None:
