@@ -163,10 +163,11 @@ SUMMARY_COLUMNS = (
     SEEDS,
     pair("last five, %", "last_five"),
     gap("minus FedAvg [95 %]", DIFFERENCE),
+    WEIGHTED,
     Column("rounds to aim", show=rounds_text),
     Column("server, MB", show=server_text),
 )
-ADVICE_COLUMNS = (*SUMMARY_COLUMNS[:3], SHARE, *SUMMARY_COLUMNS[3:])
+ADVICE_COLUMNS = (*SUMMARY_COLUMNS[:3], SHARE, *SUMMARY_COLUMNS[4:])
 
 
 def simulated_columns(rows: Sequence[Row], to_target: str, in_all: str) -> list[Column]:
