@@ -65,7 +65,12 @@ def test_policies_share_runs_with_other_tables():
     orders = {row: table[row, "shapley"].config.selection.options for row in ("mnist", "cifar10")}
     assert orders == {"mnist": {}, "cifar10": {"max_permutations": 20}}
     seeds = {row: table[row, "fedavg"].seeds for row, column in table if column == "fedavg"}
-    assert seeds == {"mnist": 5, "cifar10": 3, "shakespeare": 3, "mnist, devices": 3}
+    many = {"mnist, K=1000": 5, "cifar10, K=1000": 3}
+    assert seeds == {"mnist": 5, "cifar10": 3, "shakespeare": 3, **many, "mnist, devices": 3}
+    for row in many:
+        config = table[row, "k-vib"].config
+        assert (config.data.n_clients, config.selection.n_select, config.rounds) == (1000, 10, 100)
+        assert config.server.average and config.server.lr == 1.0
     assert all(cell.config.fleet.enabled for cell in cells_of("devices").values())
     assert cells_of("devices")["mnist", "fedavg"].config.fleet.speed_spread == 1.0
     assert devices.FLEET.keys() <= {f"fleet__{n}" for n in vars(make_config("mnist").fleet)}

@@ -1,17 +1,22 @@
 """Every policy of the registry on the common protocol, each with the merge of its own paper.
 
 Runs of methods that the classification table has are kept there; runs with simulated devices are
-those of ``devices``.
+those of ``devices``. Two more rows have ten of 1,000 clients a round, where a client is seen about
+once: 100 rounds, models averaged.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from cvrcore.aggregators.averaging import DECAY
+
+from ...config import RunConfig
 from ...presets import TABLE, ZOO
 from ..definition import DATASET, Cell, Experiment, Request
 from ..figures import draw_ladder
 from . import devices
+from .balanced import EVERY
 
 BASELINE = "fedavg"
 #: Column and method: those of the paper's table that are selection policies, then the zoo.
@@ -29,6 +34,10 @@ CHEAPER: dict[str, dict[str, Any]] = {
 #: The row of the runs with simulated devices.
 ROW = "mnist, devices"
 AIMS = {"mnist": 0.85, "cifar10": 0.5, "shakespeare": 0.4}
+#: Rows with many clients: their data set, and the accuracy whose first round is reported.
+MANY = 1000
+MANY_AIMS = {"mnist": 0.8, "cifar10": 0.3}
+MANY_ROUNDS = 100
 
 
 def make(request: Request) -> Experiment:
@@ -50,6 +59,18 @@ def make(request: Request) -> Experiment:
         for method in METHODS
     ]
     cells += [
+        Cell(
+            f"{row}, K={MANY}",
+            method,
+            many(request, row, method),
+            wanted=row == dataset and method in wanted,
+            aim=aim,
+            seeds=request.n_seeds(SEEDS[row]),
+        )
+        for row, aim in MANY_AIMS.items()
+        for method in METHODS
+    ]
+    cells += [
         devices.cell(request, DATASET, method, dataset == DATASET and method in wanted, ROW)
         for method in METHODS
     ]
@@ -57,3 +78,10 @@ def make(request: Request) -> Experiment:
     return Experiment(
         "policies", title, tuple(cells), request.n_seeds(3), BASELINE, draw=draw_ladder
     )
+
+
+def many(request: Request, dataset: str, method: str) -> RunConfig:
+    """Return the settings of one policy that picks ten of 1,000 clients."""
+    made = request.part(dataset, method, MANY, rounds=MANY_ROUNDS)
+    changes = CHEAPER.get(method, {}) if dataset != DATASET else {}
+    return made.replace(eval_every=EVERY.get((dataset, MANY), 1), server__average=DECAY, **changes)
