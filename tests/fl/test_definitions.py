@@ -70,7 +70,7 @@ def test_policies_share_runs_with_other_tables():
     for row in many:
         config = table[row, "k-vib"].config
         assert (config.data.n_clients, config.selection.n_select, config.rounds) == (1000, 10, 100)
-        assert config.server.average and config.server.lr == 1.0
+        assert (config.server.average, config.server.lr) == (DECAY, None)
     assert all(cell.config.fleet.enabled for cell in cells_of("devices").values())
     assert cells_of("devices")["mnist", "fedavg"].config.fleet.speed_spread == 1.0
     assert devices.FLEET.keys() <= {f"fleet__{n}" for n in vars(make_config("mnist").fleet)}
@@ -229,7 +229,7 @@ def test_cells_have_seeds_of_their_own(tmp_path, monkeypatch):
     slim = Request(dataset="mnist", rows=("mnist*",), methods=("fedavg",), rounds=1)
     experiment = define("policies", slim)
     assert {c.row: len(experiment.seeds_of(c)) for c in experiment.cells if c.wanted} == {
-        "mnist": 5, "mnist, devices": 1,
+        "mnist": 5, "mnist, K=1000": 5, "mnist, devices": 1,
     }  # fmt: skip
     small = Request(quick=True, dataset="digits", rounds=1, seeds=2, columns=("hics",))
     reproduce("policies", small, tmp_path)
