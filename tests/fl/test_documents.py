@@ -203,7 +203,10 @@ def test_every_table_has_a_page_and_no_paragraph_is_long():
             if not block.startswith(("|", "<!--", "```")):
                 for item in re.split(r"\n- ", block):
                     assert len(item.split()) <= 120, (page.name, item[:80])
-    assert len((DOCS / "results.md").read_text().split()) < 1500
+    lines = (DOCS / "results.md").read_text(encoding="utf-8").splitlines()
+    told = [line for line in lines if not line.startswith("|")]
+    assert sum(len(line.split()) for line in told) < 1200
+    assert len(lines) - len(told) < 80  # rows of the summary and of what is done
 
 
 def test_pages_are_up_to_date(tmp_path):
