@@ -27,7 +27,9 @@ CLIENTS = (100, 1000)
 ROUNDS = 100
 AIM = 0.85
 #: Rounds between evaluations where they would take longer than training.
-EVERY: Mapping[tuple[str, int], int] = {("cifar10", 1000): 5, ("fashion-mnist", 1000): 5}
+EVERY: Mapping[tuple[str, int], int] = {
+    ("cifar10", 1000): 5, ("fashion-mnist", 1000): 5, ("shakespeare", 630): 5,
+}  # fmt: skip
 #: The server step of each method by data set and number of clients, chosen on seed 0 by
 #: ``balanced-choice``; 1 where none is named. MNIST's are those of digits too.
 CHOSEN: Mapping[str, Mapping[int, Mapping[str, int]]] = {

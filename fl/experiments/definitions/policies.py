@@ -49,7 +49,7 @@ def make(request: Request) -> Experiment:
         Cell(
             row,
             method,
-            request.config(row, method, **CHEAPER.get(method, {}) if row != DATASET else {}),
+            usual(request, row, method),
             home=f"classification/{row}/{method}" if method in TABLE else "",
             wanted=row == dataset and method in wanted,
             aim=AIMS.get(row),
@@ -78,6 +78,12 @@ def make(request: Request) -> Experiment:
     return Experiment(
         "policies", title, tuple(cells), request.n_seeds(3), BASELINE, draw=draw_ladder
     )
+
+
+def usual(request: Request, dataset: str, method: str) -> RunConfig:
+    """Return the preset's settings of one policy."""
+    made = request.config(dataset, method, **CHEAPER.get(method, {}) if dataset != DATASET else {})
+    return made.replace(eval_every=EVERY.get((dataset, made.data.n_clients), 1))
 
 
 def many(request: Request, dataset: str, method: str) -> RunConfig:
