@@ -17,7 +17,9 @@ from .columns import ADVICE_COLUMNS, SUMMARY_COLUMNS, present
 from .definition import Experiment, Request
 from .definitions import NAMES, ORDER, define
 from .definitions.balanced_choice import best_steps
+from .definitions.policies import TITLES
 from .measures import CSV
+from .policy_tables import policy_tables
 from .results import Results
 from .table import Column, Row, Table, write_csv
 from .text_tables import document_tables
@@ -175,11 +177,12 @@ def fill_pages(docs: Path) -> list[Path]:
     tables["summary"] = summary_table(docs / FOLDER).markdown()
     tables["balanced-choice-steps"] = _steps(docs / FOLDER / "balanced-choice.csv")
     tables |= {f"{name}-figures": _figures(docs, name) for name in NAMES}
+    tables |= policy_tables(read_rows(docs / FOLDER / "policies.csv"), TITLES)
     tables["advice"] = advice_table(docs / FOLDER, FOLDER).markdown()
     gains = advice_table(docs / FOLDER, f"docs/{FOLDER}", README_ROWS)
     tables["gains"] = gains.markdown()
     pages = [docs / PAGE, docs / "which-policy.md", docs.parent / "README.md"]
-    pages += sorted((docs / FOLDER).glob("*.md"))
+    pages += sorted((docs / FOLDER).glob("*.md")) + sorted((docs / "policies").glob("*.md"))
     filled = [page for page in pages if page.exists()]
     for page in filled:
         page.write_text(fill(page.read_text(encoding="utf-8"), tables), encoding="utf-8")

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from cvrcore.selectors import BUILT_IN
 from fl.experiments.definitions import ORDER
+from fl.experiments.definitions.policies import TITLES
 from fl.experiments.documents import completed, defined, fill_pages, merged, read_rows, write_rows
 from fl.experiments.measures import CSV
 from fl.experiments.paper import CLASSIFICATION
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / "results.md", *sorted((DOCS / "results").glob("*.md"))]
+POLICIES = sorted((DOCS / "policies").glob("*.md"))
 
 
 def cells(line):
@@ -185,6 +188,45 @@ def test_words_of_the_summary_agree_with_the_tables():
     assert f"the paper has it {gap:.1f} points above" in text
 
 
+@pytest.mark.parametrize("page", POLICIES, ids=[page.stem for page in POLICIES])
+def test_a_policy_s_page_says_what_the_table_of_policies_says(page):
+    column = "fedavg" if page.stem == "uniform" else page.stem
+    names = {title: row for row, title in TITLES.items()}
+    known = {r["row"]: r for r in raw("policies") if r["column"] == column and r["seeds"] != "0"}
+    found = [table for table in tables(page) if table[0] == f"policy-{page.stem}"]
+    if not known:
+        assert not found
+        return
+    ((_, headings, lines),) = found
+    assert {names[line[0]] for line in lines} == set(known)
+    for line in lines:
+        row, cell = known[names[line[0]]], dict(zip(headings, line, strict=True))
+        assert cell["seeds"] == row["seeds"]
+        assert cell["last five, %"] == mean(row, "last_five", 1)
+        minus = signed(row["difference"], row["low"], row["high"], 1)
+        assert cell.get("minus FedAvg [95 %]", "-") == minus
+        assert cell["rounds to aim"] == printed(row, "rounds to aim")
+
+
+def test_claims_stand_beside_what_came_out():
+    (found,) = [t for t in tables(DOCS / "results" / "policies.md") if t[0] == "policies-claims"]
+    _, headings, lines = found
+    assert {re.match(r"\[(.+?)\]", line[0])[1] for line in lines} == set(BUILT_IN) - {"uniform"}
+    names = {f"{title}: minus FedAvg": row for row, title in TITLES.items()}
+    rows = {(row["row"], row["column"]): row for row in raw("policies")}
+    for line in lines:
+        policy = re.match(r"\[(.+?)\]", line[0])[1]
+        assert line[1]
+        for heading, cell in zip(headings[2:], line[2:], strict=True):
+            row = rows.get((names[heading], policy))
+            if row is None or row["seeds"] == "0":
+                assert cell == "not run"
+            else:
+                minus = signed(row["difference"], row["low"], row["high"], 1)
+                assert re.sub(r", \d seeds?$", "", cell) == minus, (policy, heading)
+                assert ("seed" in cell) == bool(row["difference"] and not row["low"])
+
+
 def test_progress_counts_the_cells_that_ran():
     ((_, _, lines),) = [t for t in tables(DOCS / "results.md") if t[0] == "progress"]
     named = {re.match(r"\[(.+?)\]", line[0])[1]: line for line in lines}
@@ -211,14 +253,14 @@ def test_every_table_has_a_page_and_no_paragraph_is_long():
 
 def test_pages_are_up_to_date(tmp_path):
     """Filling the tables again changes nothing: pages and CSV files are of one state."""
-    (tmp_path / "results").mkdir()
-    (tmp_path / "figures").mkdir()
+    for folder in ("results", "figures", "policies"):
+        (tmp_path / folder).mkdir()
     for path in (DOCS / "figures").glob("*.png"):
         (tmp_path / "figures" / path.name).touch()
-    for path in [*PAGES, *(DOCS / "results").glob("*.csv")]:
+    for path in [*PAGES, *POLICIES, *(DOCS / "results").glob("*.csv")]:
         (tmp_path / path.relative_to(DOCS)).write_bytes(path.read_bytes())
     assert tmp_path / "results.md" in fill_pages(tmp_path)
-    for page in PAGES:
+    for page in (*PAGES, *POLICIES):
         assert (tmp_path / page.relative_to(DOCS)).read_text() == page.read_text(), page.name
 
 

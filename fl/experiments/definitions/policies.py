@@ -38,6 +38,15 @@ AIMS = {"mnist": 0.85, "cifar10": 0.5, "shakespeare": 0.4}
 MANY = 1000
 MANY_AIMS = {"mnist": 0.8, "cifar10": 0.3}
 MANY_ROUNDS = 100
+#: What the rows are called where few words explain them.
+TITLES = {
+    "mnist": "MNIST, 10 of 100",
+    "mnist, K=1000": "MNIST, 10 of 1,000",
+    "cifar10": "CIFAR-10, 10 of 100",
+    "cifar10, K=1000": "CIFAR-10, 10 of 1,000",
+    "shakespeare": "Shakespeare, 10 of 630",
+    "mnist, devices": "MNIST, devices",
+}
 
 
 def make(request: Request) -> Experiment:
