@@ -10,7 +10,7 @@ FL = Path(__file__).parents[2] / "fl"
 FLOW = (
     "paper", "definition", "manifest", "archive", "definitions", "results", "grouping", "table",
     "regimes", "statistics", "shares", "measures", "credit", "columns", "text_tables",
-    "documents",
+    "policy_tables", "documents",
     "page_tables", "summary", "drawing", "figures", "clock", "heatmaps", "maps", "html", "page",
     "compare", "export", "runner",
 )  # fmt: skip
