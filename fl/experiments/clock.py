@@ -10,7 +10,7 @@ import numpy as np
 from ..history import History
 from .definition import Request, slug
 from .drawing import MUTED, PALETTE, new_figure, plain, save
-from .figures import SMOOTH, draw_bands, palette
+from .figures import SMOOTH, band_text, draw_bands, palette
 from .measures import measure
 from .results import read_results
 from .statistics import Band, smooth
@@ -64,7 +64,8 @@ def draw_clock(folder: Path, request: Request) -> list[str]:
         bands = {column: found for column, found in bands.items() if found.rounds.size}
         if not bands:
             continue
-        text = f"{results.heading}: {row}; running mean of {SMOOTH} evaluations, band of 2 std"
+        text = f"{results.heading}: {row}; running mean of {SMOOTH} evaluations"
+        text += f", {band_text(bands)}"
         figure = draw_bands(
             bands,
             palette(results),

@@ -14,7 +14,7 @@ from ..loop import run
 from ..store import write_json
 from .credit import merging, picking, warmup_note
 from .drawing import colours
-from .figures import draw_bands
+from .figures import band_text, draw_bands
 from .statistics import band, paired_difference, spreads
 from .table import Row, write_csv
 
@@ -119,13 +119,13 @@ class Comparison:
         return lines
 
     def figure(self, path: str | os.PathLike[str]) -> None:
-        """Draw the metric by round, mean and a band of two standard deviations."""
+        """Draw the metric by round, means with bands; the title says what the bands are."""
         first = next(iter(self.histories.values()))[0]
         accuracy = first.metric == "accuracy"
         scale = 100.0 if accuracy else 1.0
         bands = {name: band(some, first.metric, scale) for name, some in self.histories.items()}
         n_seeds = len(next(iter(self.histories.values())))
-        title = f"{first.config.data.dataset}, {n_seeds} seeds, band of 2 std"
+        title = f"{first.config.data.dataset}, {n_seeds} seeds, {band_text(bands)}"
         reference = next(iter(bands))
         figure = draw_bands(bands, colours(list(bands)), accuracy, reference=reference, title=title)
         figure.savefig(path, dpi=150)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: More methods than this are drawn one by one: bands on top of each other hide all.
 TOGETHER = 4
+#: With more methods than this in one panel, bands are those of the mean, which are narrower.
+WIDE = 2
 #: Rounds of the running mean in figures of an experiment's folder.
 SMOOTH = 10
 
@@ -61,6 +63,15 @@ def bands_of(
     """Return a quantity by round for each column that has it."""
     bands = {c.column: band(list(c.by_seed.values()), name, scale, width) for c in cells}
     return {column: found for column, found in bands.items() if found.rounds.size}
+
+
+def band_text(bands: Mapping[str, Band]) -> str:
+    """Return what the bands of a figure are, in the words of its title."""
+    return f"band of 2 {'standard errors' if _of_means(bands) else 'std'}"
+
+
+def _of_means(bands: Mapping[str, Band]) -> bool:
+    return WIDE < len(bands) <= TOGETHER
 
 
 def draw_bands(
@@ -111,7 +122,7 @@ def draw_bands(
 
 
 def curves(album: Album, row: str) -> Picture | None:
-    """Draw the metric by round, with a band of two standard deviations."""
+    """Draw the metric by round, with bands."""
     results, rows = album.results, [r for r in album.rows if r["row"] == row]
     bands = bands_of(results.rows[row], results.metric, results.form[1])
     if not bands:
@@ -124,7 +135,8 @@ def curves(album: Album, row: str) -> Picture | None:
     counts = sorted({found.n for found in bands.values()})
     seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     seeds += " seeds" if counts[-1] > 1 else " seed"
-    text = caption("curves", what=what, row=row, seeds=seeds)
+    width = "standard errors of the mean" if _of_means(bands) else "standard deviations"
+    text = caption("curves", what=what, row=row, seeds=seeds, width=width)
     if level is not None:
         text += f" Dashed: the target, {level:.4g}{' %' if results.accuracy else ''}."
     if len(bands) > TOGETHER and reference in bands:
@@ -198,7 +210,6 @@ def _by_round(
 def _lines(axes: Axes, bands: Mapping[str, Band], colour: Mapping[str, str]) -> None:
     """Draw lines and bands; where a line lies on an earlier one it is dashed, so both show."""
     drawn: list[Band] = []
-    alpha = 0.16 if len(bands) < 3 else 0.06  # many bands hide the lines
     for name, found in bands.items():
         marker = "o" if found.rounds.size == 1 else None
         apart, hidden = _told_apart(found, drawn)
@@ -207,9 +218,10 @@ def _lines(axes: Axes, bands: Mapping[str, Band], colour: Mapping[str, str]) -> 
         if np.isfinite(hidden).any():
             axes.plot(found.rounds, hidden, ls=(0, (2, 2)), **line)
         drawn.append(found)
-        if np.any(found.two_std > 0):
-            low, high = found.mean - found.two_std, found.mean + found.two_std
-            axes.fill_between(found.rounds, low, high, color=colour[name], alpha=alpha, lw=0)
+        half = found.two_std / np.sqrt(found.n) if _of_means(bands) else found.two_std
+        if np.any(half > 0):
+            low, high = found.mean - half, found.mean + half
+            axes.fill_between(found.rounds, low, high, color=colour[name], alpha=0.13, lw=0)
     drawing.by_round(axes)
 
 
@@ -236,7 +248,7 @@ def draw_curves(folder: Path, request: Request) -> list[str]:
         bands = bands_of(cells, results.metric, results.form[1], SMOOTH)
         if not bands:
             continue
-        title = f"{results.heading}: {row}; running mean of {SMOOTH} rounds, band of 2 std"
+        title = f"{results.heading}: {row}; running mean of {SMOOTH} rounds, {band_text(bands)}"
         figure = draw_bands(
             bands, palette(results), results.accuracy, reference=results.baseline, title=title
         )
