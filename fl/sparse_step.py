@@ -56,13 +56,19 @@ class _Network:
         self.kernel: Any = module.SparseMLP(
             first.in_features, first.out_features, last.out_features
         )
-        self.n_out = last.out_features
+        self.n_in, self.n_out = first.in_features, last.out_features
+        self._flattens = type(cast(nn.Sequential, model.module)[0]) is nn.Flatten
 
     def takes(self, x: torch.Tensor) -> bool:
-        """Take over the samples `x` if enough of their values are 0."""
+        """Take over the samples `x` if each is one row for the module, and mostly 0."""
         if x.dtype != torch.float32 or x.device.type != "cpu":
             return False
-        return bool(self.kernel.take(x.flatten(1).contiguous().numpy(), WORTH_SKIPPING))
+        if x.ndim != 2 and not self._flattens:
+            return False  # a linear layer works along the last axis, and keeps the others
+        rows = x.flatten(1)
+        if rows.shape[1] != self.n_in:
+            return False
+        return bool(self.kernel.take(rows.contiguous().numpy(), WORTH_SKIPPING))
 
     def bind(self, vector: torch.Tensor, dual: bool = False) -> torch.Tensor:
         """Return the parameters as the kernel keeps them; it works on these."""
@@ -86,6 +92,10 @@ class SparseStep(DenseStep):
     def fits(module: nn.Module) -> bool:
         """Whether the kernel is built and serves `module`."""
         return kernel() is not None and bool(linear_layers(module))
+
+    def targets(self, y: torch.Tensor, n_classes: int) -> torch.Tensor:
+        """Return one-hot rows, or a column of values, in float32 as the kernel reads them."""
+        return super().targets(y, n_classes).to(torch.float32).contiguous()
 
     def begin(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the numbers of the rows of `x`, and the parameters in the kernel's order."""

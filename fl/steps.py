@@ -167,7 +167,9 @@ class DenseStep(Step):
         if type(module) is not nn.Sequential or not _is_plain(module):
             return False
         layers = list(module)
-        if layers and type(layers[0]) is nn.Flatten and layers[0].start_dim == 1:
+        if layers and type(layers[0]) is nn.Flatten:
+            if (layers[0].start_dim, layers[0].end_dim) != (1, -1):
+                return False
             layers = layers[1:]
         return len(layers) % 2 == 1 and all(
             (type(layer) is nn.Linear and layer.bias is not None)

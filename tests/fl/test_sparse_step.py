@@ -18,7 +18,7 @@ from fl.flat import FlatModule
 from fl.models import build_model
 from fl.samples import ClientSamples
 from fl.sparse_step import SparseForward, SparseStep
-from fl.steps import DenseStep, make_forward, make_step
+from fl.steps import AutogradStep, DenseStep, make_forward, make_step
 from fl.training import LocalTrainer
 
 
@@ -176,6 +176,35 @@ def test_values_that_are_not_finite_are_not_hidden(build, bad):
     after = steps_of(SparseStep, module, x, y, [torch.arange(10)])
     assert not torch.isfinite(after).all()
     assert not torch.isfinite(SparseForward(FlatModule(module))(x)[2]).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "flatten"), [((5, 20), None), ((1, 20), None), ((2, 3, 20), nn.Flatten(1, 2))]
+)
+def test_a_network_that_works_position_by_position_keeps_its_outputs(build, shape, flatten):
+    """Its samples are not flattened into one row each, also where the width would fit."""
+    layers = [nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 3)]
+    module = nn.Sequential(*layers) if flatten is None else nn.Sequential(flatten, *layers)
+    x = make_samples(8, int(np.prod(shape)), 3)[0].reshape(8, *shape)
+    with torch.no_grad():
+        assert torch.equal(make_forward(FlatModule(module))(x), module(x))
+    if flatten is not None:
+        assert type(make_step(FlatModule(module), False)) is AutogradStep
+
+
+def test_samples_of_another_width_are_refused_as_the_module_does(build):
+    model = FlatModule(make_net(30, 16, 3))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        SparseForward(model)(torch.zeros(4, 31))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+def test_targets_of_a_regression_may_be_of_any_type(build, dtype):
+    module = make_net(30, 16, 1)
+    x, y = make_samples(10, 30, 5)
+    orders = [torch.arange(10)] * 3
+    got = steps_of(SparseStep, module, x, y.to(dtype), orders, regression=True)
+    assert torch.equal(got, steps_of(SparseStep, module, x, y.float(), orders, regression=True))
 
 
 def test_which_modules_it_serves(build, monkeypatch):
