@@ -194,6 +194,7 @@ def compare(
         from rich.console import Console
 
         from ..experiments.compare import compare as compare_methods
+        from ..experiments.statistics import seeds_text
         from ..experiments.text_tables import comparison_table
         from ..presets import resolve
 
@@ -211,7 +212,7 @@ def compare(
             typer.echo(json.dumps(rows))
             return
         first = next(iter(configs.values()))
-        title = f"{first.data.dataset}, {first.rounds} rounds, {seeds} seeds; ± 2 std"
+        title = f"{first.data.dataset}, {first.rounds} rounds, {seeds_text(seeds)}; ± 2 std"
         Console().print(comparison_table(rows, title))
         for line in comparison.notes():
             typer.echo(line)

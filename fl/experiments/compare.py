@@ -12,10 +12,10 @@ from ..config import RunConfig
 from ..history import History, Record
 from ..loop import run
 from ..store import write_json
-from .credit import merging, picking, warmup_note
+from .credit import merging, picking, server_step, warmup_note
 from .drawing import colours
 from .figures import band_text, draw_bands
-from .statistics import band, paired_difference, spreads
+from .statistics import band, paired_difference, seeds_text, spreads
 from .table import Row, write_csv
 
 #: Numbers of a row that are shown without their deviation.
@@ -40,6 +40,8 @@ class Comparison:
         it, ``gain_low`` and ``gain_high`` its interval by the rule of `statistics`.
         ``rounds_to_target`` is the mean over the ``reached`` seeds that got there, and so is
         ``simulated_seconds_to_target``, where devices are simulated (``fleet.enabled``).
+        ``server`` says what the server makes of the aggregated update: "step 4, averaged", or
+        None where it takes the update as it is. ``seconds`` are those of a run.
         """
         late = {
             method: {i: history.last_five() for i, history in enumerate(histories)}
@@ -53,6 +55,7 @@ class Comparison:
             config = histories[0].config
             row: Row = {"method": method, "metric": histories[0].metric, "seeds": len(histories)}
             row |= {"picks": config.selection.policy, "merges": config.aggregator}
+            row["server"] = server_step(config.server)
             for name in ("final", "last_five", "best", "worst_decile"):
                 row |= {name: found[name].mean, f"{name}_2std": found[name].two_std}
             gain = paired_difference(late[method], baseline)
@@ -81,8 +84,8 @@ class Comparison:
     def credits(self) -> list[str]:
         """Return a line for each method whose merging differs from the first method's too.
 
-        Where a third method shares the first one's selection and this one's merging, the gain
-        is split: what comes with merging alone, and what selection adds to it.
+        Where a third method shares the first one's selection and this one's aggregation, the
+        difference is split: what aggregation alone gives, and what selection adds to it.
         """
         configs = {name: some[0].config for name, some in self.histories.items()}
         (first, reference), *others = configs.items()
@@ -91,12 +94,11 @@ class Comparison:
             for name, some in self.histories.items()
         }
         accuracy = next(iter(self.histories.values()))[0].metric == "accuracy"
-        scale, form = (100.0, "+.1f") if accuracy else (1.0, "+.4f")
+        scale, form, unit = (100.0, "+.1f", "points") if accuracy else (1.0, "+.4f", "MSE")
         lines = []
         for name, config in others:
             if merging(config) == merging(reference) or picking(config) == picking(reference):
                 continue
-            text = f"{name} picks and merges otherwise than {first}"
             alone = [
                 other
                 for other, one in others
@@ -111,11 +113,15 @@ class Comparison:
                         for value in (whole.mean, part.mean, added.mean)
                         if value is not None
                     )
-                    text += f": of {total}, {merged} comes with merging alone ({alone[0]}), "
-                    text += f"{picked} with selection"
+                    lines.append(
+                        f"{name} minus {first} is {total} {unit}: aggregation alone ({alone[0]}) "
+                        f"gives {merged}, selection added to it {picked}"
+                    )
             else:
-                text += ": its gain is not one of selection alone"
-            lines.append(text)
+                lines.append(
+                    f"{name} differs from {first} in selection and in aggregation or server step: "
+                    "its gain does not come from selection alone"
+                )
         return lines
 
     def figure(self, path: str | os.PathLike[str]) -> None:
@@ -125,7 +131,7 @@ class Comparison:
         scale = 100.0 if accuracy else 1.0
         bands = {name: band(some, first.metric, scale) for name, some in self.histories.items()}
         n_seeds = len(next(iter(self.histories.values())))
-        title = f"{first.config.data.dataset}, {n_seeds} seeds, {band_text(bands)}"
+        title = f"{first.config.data.dataset}, {seeds_text(n_seeds)}, {band_text(bands)}"
         reference = next(iter(bands))
         figure = draw_bands(bands, colours(list(bands)), accuracy, reference=reference, title=title)
         figure.savefig(path, dpi=150)

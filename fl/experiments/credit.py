@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..config import RunConfig
+from ..config import RunConfig, ServerConfig
 from ..history import History
 
 
@@ -27,3 +27,26 @@ def merging(config: RunConfig) -> tuple[object, ...]:
     """Return the settings that decide how models become the next model."""
     options = dict(config.aggregator_options), dict(config.algorithm.options)
     return config.aggregator, config.algorithm.name, config.server, *options
+
+
+def server_step(server: ServerConfig) -> str | None:
+    """Return what the server does with the aggregated update; None: it takes it as it is.
+
+    Examples
+    --------
+    >>> server_step(ServerConfig(lr=4.0, average=0.8))
+    'step 4, averaged'
+    >>> server_step(ServerConfig()) is None
+    True
+    """
+    parts = []
+    if server.optimiser == "adaptive":
+        parts.append("step adapts")
+    elif server.optimiser != "sgd":
+        parts.append(server.optimiser)
+        parts += [] if server.lr is None else [f"step {server.lr:g}"]
+    elif server.lr not in (None, 1.0):
+        parts.append(f"step {server.lr:g}")
+    parts += [f"momentum {server.momentum:g}"] if server.momentum else []
+    parts += ["averaged"] if server.average else []
+    return ", ".join(parts) or None

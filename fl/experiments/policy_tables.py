@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from .columns import DIFFERENCE, SEEDS, gap, pair, present, rounds_text
+from .statistics import seeds_text
 from .table import Column, Row, Table
 
 #: The column of the policy ``uniform``, which is FedAvg.
@@ -82,4 +83,4 @@ def _pairs(row: Row) -> str:
     """Return how few seeds a difference without an interval rests on."""
     if row["difference"] is None or row["low"] is not None:
         return ""
-    return f", {row['seeds']} seed" + "s" * (row["seeds"] > 1)
+    return f", {seeds_text(row['seeds'])}"

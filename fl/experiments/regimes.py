@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
+from .statistics import seeds_text
 from .table import Column, Row, Table
 
 #: A longer step is stable if it costs no more than this, in points of the last five.
@@ -50,7 +51,7 @@ def _cell(row: Row) -> str:
     text = f"{row['last_five']:.1f}"
     if row["difference"] is not None:
         text += f" ({row['difference']:+.1f}{sure(row)})"
-    return text if row["seeds"] >= 3 else f"{text}, {row['seeds']} seed" + "s" * (row["seeds"] > 1)
+    return text if row["seeds"] >= 3 else f"{text}, {seeds_text(row['seeds'])}"
 
 
 def sure(row: Row) -> str:

@@ -58,6 +58,17 @@ class Band:
     n: int
 
 
+def seeds_text(n: int) -> str:
+    """Return the number of seeds in words.
+
+    Examples
+    --------
+    >>> seeds_text(1), seeds_text(3)
+    ('1 seed', '3 seeds')
+    """
+    return f"{n} seed" if n == 1 else f"{n} seeds"
+
+
 def readers(scale: float, target: float | None = None) -> dict[str, Reader]:
     """Return the numbers that tables show of a run, by name.
 

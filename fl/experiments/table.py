@@ -152,7 +152,10 @@ class Table:
         )
         for i, column in enumerate(self.columns):
             side: Any = "left" if i < left else "right"
-            table.add_column(column.heading, justify=side, no_wrap=i not in wrapped)
+            # "fold" breaks a word that is too long, where rich would cut it.
+            table.add_column(
+                column.heading, justify=side, no_wrap=i not in wrapped, overflow="fold"
+            )
         for cells in self.cells():
             table.add_row(*cells)
         return table

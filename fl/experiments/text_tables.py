@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,6 +46,8 @@ LADDERS = (
 _WIDE = 110
 #: Width of a policy's name, and of an aggregator's numbers.
 _POLICY, _AGGREGATOR = 28, 12
+#: Names of methods up to this length stay on one line of a comparison.
+_METHOD = 18
 
 
 def document_tables(results: Results, rows: Sequence[Row], paired: Sequence[Row]) -> dict[str, str]:
@@ -197,22 +199,30 @@ def comparison_table(rows: Sequence[Row], title: str = "") -> TerminalTable:
     """Return the rows of `compare.Comparison.table`; accuracies in percent."""
     percent = rows[0]["metric"] == "accuracy"
     scale, digits, unit = (100.0, 1, "%") if percent else (1.0, 4, "MSE")
-    gain = gap("gain [95 %]", ("gain", "gain_low", "gain_high"), digits, scale)
+    late = pair("", "last_five", digits, scale)
+    gain = gap("", ("gain", "gain_low", "gain_high"), digits, scale)
+
+    def two_lines(column: Column, mark: str) -> Callable[[Row], str]:
+        """Break a cell before the noise: a terminal has 80 characters a line."""
+        return lambda row: column.text(row).replace(f" {mark}", f"\n{mark}")
+
+    gained = two_lines(gain, "[")
     columns = [
         Column("method", "method"),
         Column("picks,\nmerges", show=lambda row: f"{row['picks']},\n{row['merges']}"),
-        pair(f"last five, {unit}", "last_five", digits, scale),
-        Column(gain.heading, show=lambda row: "-" if row is rows[0] else gain.text(row)),
-        Column("s", "seconds", ".1f"),
+        Column("server", show=lambda row: (row["server"] or "-").replace(", ", ",\n")),
+        Column(f"last\nfive, {unit}", show=two_lines(late, "±")),
+        Column("gain\n[95 %]", show=lambda row: "-" if row is rows[0] else gained(row)),
+        Column("seconds\na run", "seconds", ".1f"),
     ]
     if any(row["rounds_to_target"] is not None for row in rows):
-        columns.insert(4, Column("rounds\nto target", show=reached_text))
+        columns.insert(5, Column("rounds\nto target\n(seeds)", show=reached_text))
     if times := simulated_columns(rows, "to target\n", "in all"):  # one column: lines are short
         heading = "simulated\nseconds\n" + "".join(time.heading for time in times)
         join = "\n".join
         columns.insert(-1, Column(heading, show=lambda row: join(t.text(row) for t in times)))
-    wrapped = range(1, len(columns))
-    return Table(columns, rows, title).terminal(tight=bool(times), wrapped=wrapped)
+    wrapped = (0, 4) if max(len(row["method"]) for row in rows) > _METHOD else (4,)
+    return Table(columns, rows, title).terminal(tight=True, wrapped=wrapped)
 
 
 def run_table(history: History) -> TerminalTable:

@@ -69,7 +69,7 @@ def test_simulated_seconds_are_counted_to_the_target_and_in_all():
     assert row["simulated_seconds_to_target"] == pytest.approx((20 + 18) / 2)  # two got there
     assert row["simulated_seconds"] == pytest.approx((30 + 18 + 6) / 3)
     headings = [str(column.header) for column in comparison_table(rows).columns]
-    assert headings[-2:] == ["simulated\nseconds\nto target\nin all", "s"]
+    assert headings[-2:] == ["simulated\nseconds\nto target\nin all", "seconds\na run"]
     cells = [list(column.cells)[0] for column in comparison_table(rows).columns]
     assert cells[-2] == "19.0\n18.0"
 
@@ -125,6 +125,9 @@ def test_command_compares(tmp_path):
     assert result.exit_code == 0, result.output
     assert "active" in result.stdout
     assert (tmp_path / "c" / "curves.png").exists()
+    assert "2 seeds" in result.stdout
+    one = invoke("compare", "fedavg", *SMALL, "--seeds", "1")
+    assert "1 seed;" in one.stdout
     as_json = invoke("compare", "fedavg", *SMALL, "--seeds", "1", "--json")
     assert json.loads(as_json.stdout)[0]["seeds"] == 1
 

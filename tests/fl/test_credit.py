@@ -7,6 +7,7 @@ from fl.experiments.compare import Comparison
 from fl.experiments.drawing import new_figure
 from fl.experiments.figures import _lines
 from fl.experiments.statistics import Band
+from fl.experiments.text_tables import comparison_table
 from fl.history import History
 
 
@@ -31,13 +32,30 @@ def test_gain_is_split_between_merging_and_selection():
     }
     (line,) = Comparison(runs).credits()
     assert line == (
-        "both picks and merges otherwise than fedavg: of +21.0, +20.0 comes with merging alone "
-        "(fedavg-memory), +1.0 with selection"
+        "both minus fedavg is +21.0 points: aggregation alone (fedavg-memory) gives +20.0, "
+        "selection added to it +1.0"
     )
     del runs["fedavg-memory"]
     (line,) = Comparison(runs).credits()
-    assert line.endswith("its gain is not one of selection alone")
+    assert line.endswith("its gain does not come from selection alone")
     assert [row["merges"] for row in Comparison(runs).table()] == ["sizes", "sizes", "memory"]
+
+
+def test_the_server_step_is_told():
+    long = {"server__lr": 4.0, "server__average": 0.8}
+    runs = {
+        "plain": [made_up(0.5, server__lr=1.0)],
+        "long": [made_up(0.5, **long)],
+        "adaptive": [made_up(0.5, server__optimiser="adaptive", server__average=0.8)],
+        "adam": [made_up(0.5, server__optimiser="adam", server__lr=0.02)],
+        "momentum": [made_up(0.5, server__momentum=0.9)],
+    }
+    rows = Comparison(runs).table()
+    assert [row["server"] for row in rows] == [
+        None, "step 4, averaged", "step adapts, averaged", "adam, step 0.02", "momentum 0.9",
+    ]  # fmt: skip
+    (column,) = [c for c in comparison_table(rows).columns if c.header == "server"]
+    assert list(column.cells)[:2] == ["-", "step 4,\naveraged"]
 
 
 def test_warm_up_of_all_seeds_is_one_line():
