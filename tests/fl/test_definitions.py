@@ -9,10 +9,10 @@ from cvrcore.selectors import BUILT_IN
 from fl.config import ConfigError
 from fl.experiments import NAMES, Request, reproduce
 from fl.experiments.definition import FULL, slug
-from fl.experiments.definitions import balanced, balanced_choice, ceiling, define, devices
+from fl.experiments.definitions import balanced, balanced_choice, ceiling, define, devices, policies
 from fl.experiments.definitions import map as regimes
 from fl.experiments.documents import read_rows
-from fl.presets import METHODS, STEADY, TABLE, ZOO, make_config
+from fl.presets import METHODS, PRESETS, STEADY, TABLE, ZOO, make_config
 
 DOCS = Path(__file__).parents[2] / "docs"
 EACH = [name for name in NAMES if name != "all"]
@@ -23,8 +23,8 @@ def cells_of(name, **request):
 
 
 def test_every_policy_has_a_column_with_the_merge_of_its_paper():
-    policies = {cell.config.selection.policy for cell in cells_of("policies").values()}
-    assert policies == set(BUILT_IN)
+    found = {cell.config.selection.policy for cell in cells_of("policies").values()}
+    assert found == set(BUILT_IN)
     merges = {name: make_config("mnist", name).aggregator for name in ZOO}
     assert {n for n, merge in merges.items() if merge == "importance"} == {
         "optimal", "k-vib", "pivotal",
@@ -37,7 +37,7 @@ def test_every_policy_has_a_column_with_the_merge_of_its_paper():
 
 def test_a_folder_holds_runs_of_one_setting_whatever_table_asks():
     held = {}
-    for dataset in (None, "cifar10"):
+    for dataset in (None, *PRESETS["paper"]):
         for name in EACH:
             if name in ("regression", "theory", "variance") and dataset:
                 continue
@@ -62,6 +62,8 @@ def test_policies_share_runs_with_other_tables():
     assert table["mnist", "oort"].home == "classification/mnist/oort"
     assert table["mnist, devices", "oort"].home == "devices/mnist/oort"
     assert table["mnist", "hics"].home == ""
+    # Evaluated every fifth round: other settings than those of the classification table.
+    assert {table["shakespeare", name].home for name in TABLE if name in policies.METHODS} == {""}
     orders = {row: table[row, "shapley"].config.selection.options for row in ("mnist", "cifar10")}
     assert orders == {"mnist": {}, "cifar10": {"max_permutations": 20}}
     seeds = {row: table[row, "fedavg"].seeds for row, column in table if column == "fedavg"}

@@ -59,7 +59,7 @@ def make(request: Request) -> Experiment:
             row,
             method,
             usual(request, row, method),
-            home=f"classification/{row}/{method}" if method in TABLE else "",
+            home=home(request, row, method),
             wanted=row == dataset and method in wanted,
             aim=AIMS.get(row),
             seeds=request.n_seeds(SEEDS.get(row, 3)),
@@ -93,6 +93,12 @@ def usual(request: Request, dataset: str, method: str) -> RunConfig:
     """Return the preset's settings of one policy."""
     made = request.config(dataset, method, **CHEAPER.get(method, {}) if dataset != DATASET else {})
     return made.replace(eval_every=EVERY.get((dataset, made.data.n_clients), 1))
+
+
+def home(request: Request, dataset: str, method: str) -> str:
+    """Return the cell of the classification table that has the same runs; empty if none has."""
+    shared = method in TABLE and usual(request, dataset, method) == request.config(dataset, method)
+    return f"classification/{dataset}/{method}" if shared else ""
 
 
 def many(request: Request, dataset: str, method: str) -> RunConfig:
