@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .features import Model, _arrays
+from .features import FeatureMap, Model, _arrays
 from .validation import Float, check_choice, check_count, check_number
 
 #: Norms below this share of the largest update count as no update.
@@ -62,13 +62,15 @@ class HeadMap:
                 f"layer, got shapes {[array.shape for array in arrays]}"
             )
         start = deep[-1]
-        self._weights, shape = names[start], arrays[start].shape
-        self._bias: str | None = None
-        axis = 0
+        shape, bias, axis = arrays[start].shape, None, 0
         for name, array in zip(names[start + 1 :], arrays[start + 1 :], strict=True):
             if array.ndim == 1 and array.size in (shape[0], shape[-1]):
-                self._bias, axis = name, 0 if array.size == shape[0] else len(shape) - 1
+                bias, axis = name, 0 if array.size == shape[0] else len(shape) - 1
                 break
+        self._set(names[start], shape, bias, axis)
+
+    def _set(self, weights: str, shape: tuple[int, ...], bias: str | None, axis: int) -> None:
+        self._weights, self._shape, self._bias, self._axis = weights, shape, bias, axis
         self._inputs = tuple(i for i in range(len(shape)) if i != axis)
         self.n_features = int(shape[axis])
 
@@ -80,10 +82,10 @@ class HeadMap:
         return rows
 
     def _direction(self, model: Model, sent: Model) -> Float:
-        weights = self._change(self._weights, model, sent)
+        weights = self._change(self._weights, self._shape, model, sent)
         tiny = _TINY * max(1.0, float(np.abs(weights).max(initial=0.0)))
         if self._bias is not None:
-            bias = self._change(self._bias, model, sent)
+            bias = self._change(self._bias, (self.n_features,), model, sent)
             if np.linalg.norm(bias) > tiny:
                 return self._scaled(bias)
         means = weights.mean(axis=self._inputs)
@@ -93,14 +95,75 @@ class HeadMap:
     def _scaled(self, row: Float) -> Float:
         return np.asarray(row / np.linalg.norm(row)) if self.normalised else row
 
-    def _change(self, name: str, model: Model, sent: Model) -> Float:
-        return _array(model, name) - _array(sent, name)
+    def _change(self, name: str, shape: tuple[int, ...], model: Model, sent: Model) -> Float:
+        return _array(model, name, shape) - _array(sent, name, shape)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return names and shape of the output layer as plain values."""
+        return {
+            "head": self._weights,
+            "shape": list(self._shape),
+            "bias": self._bias,
+            "axis": self._axis,
+            "normalised": self.normalised,
+        }
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> HeadMap:
+        """Build a map from `state_dict`'s result.
+
+        Raises
+        ------
+        ValueError
+            If it is incomplete or damaged.
+        """
+        try:
+            weights, bias = state["head"], state["bias"]
+            shape, axis, normalised = state["shape"], state["axis"], state["normalised"]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"state of a HeadMap is incomplete: {error!r}") from error
+        if not isinstance(weights, str) or not (bias is None or isinstance(bias, str)):
+            raise ValueError(f"head and bias must be names of arrays, got {weights!r}, {bias!r}")
+        if not isinstance(shape, list) or len(shape) < 2:
+            raise ValueError(f"shape must be a list of two or more numbers, got {shape!r}")
+        sizes = tuple(check_count(n, "shape") for n in shape)
+        axis = check_count(axis, "axis", minimum=0, maximum=len(sizes) - 1)
+        found = cls.__new__(cls)
+        found.normalised = bool(normalised)
+        found._set(weights, sizes, bias, axis)
+        return found
+
+    def __repr__(self) -> str:
+        """Return the number of outputs and the names of the output layer's arrays."""
+        names = self._weights if self._bias is None else f"{self._weights}, {self._bias}"
+        return f"HeadMap({self.n_features} outputs of {names})"
 
 
-def _array(model: Model, name: str) -> NDArray[np.float64]:
+def watched_map(state: Mapping[str, Any]) -> FeatureMap | HeadMap:
+    """Build the map of watched coordinates that a state describes, of either kind.
+
+    Examples
+    --------
+    >>> watched_map(HeadMap([np.zeros((2, 3)), np.zeros(2)]).state_dict())
+    HeadMap(2 outputs of 0, 1)
+    """
+    if "head" in state:
+        return HeadMap.from_state_dict(state)
+    return FeatureMap.from_state_dict(state)
+
+
+def _array(model: Model, name: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """Return one array of a model in float64."""
-    found: Any = model[name] if isinstance(model, Mapping) else model[int(name)]
-    return np.asarray(found, dtype=np.float64)
+    try:
+        found: Any = model[name] if isinstance(model, Mapping) else model[int(name)]
+    except (KeyError, IndexError):
+        raise ValueError(f"model must hold the array {name!r}") from None
+    if np.shape(found) != shape:
+        raise ValueError(f"model array {name!r} must have shape {shape}, got {np.shape(found)}")
+    values = np.asarray(found)
+    if values.dtype.kind not in "fiub":
+        raise ValueError(f"model array {name!r} must hold real numbers, got {values.dtype}")
+    return np.asarray(values, dtype=np.float64)
 
 
 #: What `Blur` keeps of a row.

@@ -11,8 +11,8 @@ from cvrcore.aggregators import AGGREGATORS, ServerOptimiser
     [
         ((100, 10, 200, 10_000), "balanced-memory", "seen about 20 times"),
         ((1000, 10, 100, 10_000), "balanced-factor", "seen about 1 times"),
-        ((100, 10, 200, 10**7), "balanced-factor", "takes 4,000 MB, above the limit"),
-        ((100, 10, 200, 10**8), "pivotal", "Not even three models can be kept (1,200 MB)"),
+        ((100, 10, 200, 10**7), "balanced-factor", "takes 4,080 MB, above the limit"),
+        ((100, 10, 200, 10**8), "pivotal", "13 models do not fit into the limit (5,200 MB)"),
         ((10, 10, 200, 10), "fedavg", "nothing to select"),
         ((100, 10, 5, 10), "fedavg", "5 rounds are too few"),
     ],

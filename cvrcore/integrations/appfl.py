@@ -65,7 +65,7 @@ class SelectingServer:
         policies that use losses.
     label_counts : mapping, optional
         Number of samples of each class, by client id, for policies that need them.
-    features : FeatureMap or "update", optional
+    features : FeatureMap, "update" or "head", optional
         What the policy watches of a model. Default: the last layer.
     guards : Guards or "recommended", optional
         Limits on hostile and broken clients.

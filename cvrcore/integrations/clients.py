@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..features import FeatureMap, Model
+from ..head import HeadMap
 from ..ids import IdMap
 from ..selection import Selection
 from ..selectors.base import Selector
@@ -172,8 +173,8 @@ class Wanted:
         Names of `cvrcore.selectors.needs.NEEDS`.
     statistic : str or None
         The loss: "mean" or "rms".
-    features : FeatureMap or None
-        The watched coordinates.
+    features : FeatureMap, HeadMap or None
+        The watched coordinates; rows of a HeadMap are changes of the model sent.
     watches : bool
         Whether the policy watches models.
     updates : bool
@@ -184,7 +185,7 @@ class Wanted:
 
     needs: frozenset[str] = frozenset()
     statistic: str | None = None
-    features: FeatureMap | None = None
+    features: FeatureMap | HeadMap | None = None
     watches: bool = False
     updates: bool = False
     sent: Model | None = None
@@ -192,9 +193,15 @@ class Wanted:
     @functools.cached_property
     def before(self) -> np.ndarray:
         """The watched coordinates of the model that was sent."""
-        if self.features is None or self.sent is None:
+        if not isinstance(self.features, FeatureMap) or self.sent is None:
             raise ValueError("sent must be given to watch updates, got None")
         return self.features.extract(self.sent)
+
+    @property
+    def subtracts(self) -> bool:
+        """Whether the watched coordinates of the model sent are subtracted from those received."""
+        is_change = isinstance(self.features, HeadMap)
+        return not is_change and (self.updates or "updates" in self.needs)
 
 
 def read_reply(reply: Reply, wanted: Wanted) -> dict[str, Any]:
@@ -210,11 +217,10 @@ def read_reply(reply: Reply, wanted: Wanted) -> dict[str, Any]:
     for name, array in (model or {}).items():
         check_numbers(array, f"its model's array {name!r}")
     if wanted.watches:
-        watched = _watched(reply, wanted.features)
-        if "updates" in wanted.needs:
-            row["updates"] = watched - wanted.before
-        else:
-            row["models"] = watched - wanted.before if wanted.updates else watched
+        watched = _watched(reply, wanted)
+        if wanted.subtracts:
+            watched = watched - wanted.before
+        row["updates" if "updates" in wanted.needs else "models"] = watched
     if wanted.statistic is not None and "losses" in wanted.needs:
         if reply.loss is None:
             raise ValueError(f"its {wanted.statistic} loss is wanted, got None")
@@ -299,12 +305,13 @@ def _unmeasured(clients: Any) -> float:
     return 0.0
 
 
-def _watched(reply: Reply, features: FeatureMap | None) -> np.ndarray:
+def _watched(reply: Reply, wanted: Wanted) -> np.ndarray:
     """Return the watched coordinates of a reply, of real numbers and of the right number."""
+    features = wanted.features
     if reply.watched is None:
         if reply.model is None or features is None:
             raise ValueError("its watched coordinates are wanted, got none")
-        watched: np.ndarray = features.extract(reply.model)
+        watched = _extract(features, reply.model, wanted.sent)
     else:
         watched = np.asarray(reply.watched)
     if watched.dtype.kind not in REAL:
@@ -318,3 +325,12 @@ def _watched(reply: Reply, features: FeatureMap | None) -> np.ndarray:
             watched = watched.astype(np.float64)
     check_numbers(watched, "its watched coordinates")
     return watched
+
+
+def _extract(features: FeatureMap | HeadMap, model: Model, sent: Model | None) -> np.ndarray:
+    """Return the watched coordinates of a model received."""
+    if isinstance(features, FeatureMap):
+        return np.asarray(features.extract(model))
+    if sent is None:
+        raise ValueError("sent must be given to watch the output layer's update, got None")
+    return np.asarray(features.updates([model], sent)[0])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..features import FeatureMap, Model
+from ..head import HeadMap
 from ..ids import IdMap
 from ..selectors.base import Selector
 from ..validation import check_choice
@@ -27,7 +28,7 @@ class Population:
     ----------
     policy : Policy
         Builds the selector for the first clients, or holds a ready one.
-    features : FeatureMap or "update", optional
+    features : FeatureMap, "update" or "head", optional
         What the policy watches of a model, see `Roster`.
     n_features : int, optional
         Watch only that many coordinates of the last layer.
@@ -52,9 +53,11 @@ class Population:
         self._policy = policy
         self.selector: Selector | None = policy.ready
         if isinstance(features, str):
-            check_choice(features, "features", ("update",))
-        self._updates = isinstance(features, str)
-        self.features = None if isinstance(features, str) else features
+            check_choice(features, "features", ("update", "head"))
+        self._updates, self._head = features == "update", features == "head"
+        self.features: FeatureMap | HeadMap | None = None
+        if not isinstance(features, str):
+            self.features = features
         self._n_features, self._feature_seed = n_features, feature_seed
         self._initial: np.ndarray | None = None  # the row of a client that was never seen
         self.ids = IdMap()
@@ -62,6 +65,16 @@ class Population:
         self._n_rounds: int | None = None  # rounds that were announced
         #: What a client must send for each of the policy's needs, in words of the framework.
         self.hints: Mapping[str, str] = {}
+        if self._head and "sent" in self.needs:
+            raise ValueError(
+                f"features must be None or 'update' with policy {self.policy_name!r}, which "
+                "watches the model sent, got 'head'"
+            )
+        if self._head and n_features is not None:
+            raise ValueError(
+                "n_features must be left out with features='head', which has one number for each "
+                f"output of the model, got {n_features}"
+            )
 
     @property
     def policy_name(self) -> str:
@@ -96,20 +109,32 @@ class Population:
     def watch(self, model: Model) -> None:
         """Choose the watched coordinates by the first model, if the policy watches any."""
         if self.watches and self.features is None:
-            self.features = FeatureMap.last_layer(model, self._n_features, self._feature_seed)
+            self.features = self._map(model)
         if self.features is None:
             return
         # The row of a client never seen: that of the first model; for updates the zeros that
         # are the policy's default.
         first = self.selector is None and self._initial is None
         if first and self._policy.wants("initial") and not self._updates:
-            self._initial = self.features.extract(model)
+            if isinstance(self.features, FeatureMap):
+                self._initial = self.features.extract(model)
         wanted = getattr(self.selector, "n_features", self.features.n_features)
         if wanted != self.features.n_features:
             raise ValueError(
                 f"features must give the {wanted} coordinates of the selector, "
                 f"got {self.features.n_features}: pass n_features= or a FeatureMap"
             )
+
+    @property
+    def _raw_head(self) -> bool:
+        """Whether the policy watches the output layer's update with its length."""
+        return getattr(self._policy.kind, "watches", "") == "head"
+
+    def _map(self, model: Model) -> FeatureMap | HeadMap:
+        """Return what is watched of models like this one."""
+        if self._head or (self._raw_head and self._n_features is None):
+            return HeadMap(model, normalised=not self._raw_head)
+        return FeatureMap.last_layer(model, self._n_features, self._feature_seed)
 
     def announce(self, n_rounds: int) -> None:
         """Tell the policy how many rounds will be run from here on.

@@ -17,6 +17,7 @@ import numpy as np
 from ..aggregators import Aggregator
 from ..features import FeatureMap, Model
 from ..guards.bounds import weight_bound
+from ..head import HeadMap, watched_map
 from ..ids import IdMap
 from ..selectors.base import Selector
 from ..selectors.guards import Guards
@@ -70,9 +71,10 @@ class Roster(Population):
     n_select : int, optional
         Clients per round; required with a name.
     seed : int, SeedSequence or None
-    features : FeatureMap or "update", optional
+    features : FeatureMap, "update" or "head", optional
         What the policy watches of a model. Default: the last layer of the first model; with
-        "update" its change by the client, see `FeatureMap.updates`.
+        "update" its change by the client, see `FeatureMap.updates`; with "head" the direction of
+        the output layer's update, one number for each output, see `cvrcore.head.HeadMap`.
     n_features : int, optional
         Watch only that many coordinates of the last layer.
     options : mapping, optional
@@ -97,7 +99,7 @@ class Roster(Population):
     selector : Selector or None
         None until the first clients are registered.
     ids : IdMap
-    features : FeatureMap or None
+    features : FeatureMap, HeadMap or None
     aggregator : Aggregator or None
     rounds : list of Round
         One record per round, oldest first.
@@ -151,7 +153,8 @@ class Roster(Population):
     @property
     def needs_sent(self) -> bool:
         """Whether `report` needs the model that was sent."""
-        watched = self.watches and (self._updates or bool(self.needs & {"updates", "sent"}))
+        changes = self._updates or self._head or isinstance(self.features, HeadMap)
+        watched = self.watches and (changes or bool(self.needs & {"updates", "sent"}))
         whole = bool(self.needs & {"norms", "utilities"})
         return self.aggregator is not None or watched or whole
 
@@ -190,7 +193,7 @@ class Roster(Population):
             raise NoEligibleClientError(f"no eligible client of {len(self.ids)} is connected")
         context: dict[str, Any] = {}
         if "sent" in selector.needs:
-            if sent is None or self.features is None:
+            if sent is None or not isinstance(self.features, FeatureMap):
                 raise ValueError(f"sent must be given to policy {selector.name!r}, got None")
             context["sent"] = self.features.extract(sent)
         available = np.array(known, dtype=np.int64)
@@ -339,10 +342,16 @@ class Roster(Population):
             saved = state["selector"]
             selector = None if saved is None else self._policy.kind.from_state_dict(saved)
             ids, features = IdMap.from_state_dict(state["ids"]), state["features"]
-            watched = None if features is None else FeatureMap.from_state_dict(features)
+            watched = None if features is None else watched_map(features)
             if bool(state.get("updates", False)) != self._updates:
                 wanted = "must not be" if self._updates else "must be"
                 raise ValueError(f"features {wanted} 'update', as in the saved state")
+            usual = self._head or self._raw_head
+            if watched is not None and isinstance(watched, HeadMap) != usual:
+                # Earlier versions watched the whole last layer where only its bias is wanted.
+                if self._head or isinstance(watched, HeadMap):
+                    wanted = "must not be" if self._head else "must be"
+                    raise ValueError(f"features {wanted} 'head', as in the saved state")
             restore_aggregator(self.aggregator, state.get("aggregator"))  # the last to fail
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"state is incomplete or malformed: {error!r}") from error

@@ -236,13 +236,19 @@ def test_documented_snippets_run(tmp_path, monkeypatch):
 
     text = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
     monkeypatch.chdir(tmp_path)
-    server, client, options, merging = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    server, advised, balanced, client, options, merging = re.findall(
+        r"```python\n(.*?)```", text, re.DOTALL
+    )
     app = make_app(introduced=False)
     exec(client, {"app": app, "load_data": lambda k: [0] * SIZES[k]})
     names = {"initial_arrays": record(INITIAL)}
     exec(server, names)
     names["server"](grid=(grid := FakeGrid(app)), context=None)
     assert len(grid.trained()) == 60 * 4
+    for snippet in (advised, balanced):
+        exec(snippet, names)
+        run(names["strategy"], rounds=2)
+        assert names["strategy"].roster.aggregator.name == "factor-memory"
     exec(options, names)
     run(names["strategy"], rounds=2)
     assert names["strategy"].waiting == Waiting(enough=0.8, grace=30, connect=120)

@@ -250,7 +250,7 @@ def test_legacy_strategy_merges_as_the_message_api_does(name):
             ValueError,
             "strategy must not promise differential privacy.*got DifferentialPrivacyServer",
         ),
-        ({"features": "updates"}, ValueError, "features must be one of 'update', got 'updates'"),
+        ({"features": "updates"}, ValueError, "features must be one of .*'head', got 'updates'"),
     ],
 )
 def test_what_cannot_work_is_refused(arguments, error, message):

@@ -16,8 +16,9 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils  # noqa: E402
 from nvflare.job_config.api import FedJob  # noqa: E402
 from test_nvflare import NAMES, Controller, honest, picks, quiet_context, trained  # noqa: E402
 
-from cvrcore.aggregators import AGGREGATORS, make_aggregator  # noqa: E402
+from cvrcore.aggregators import AGGREGATORS, ModelAverage, make_aggregator  # noqa: E402
 from cvrcore.integrations.nvflare import SelectingController  # noqa: E402
+from cvrcore.state import load_state  # noqa: E402
 
 __all__ = ["quiet_context"]  # a fixture that acts by itself
 
@@ -162,9 +163,13 @@ def test_name_travels_in_a_job(tmp_path):
 def test_documented_snippets_run():
     """docs/nvflare.md, its job, options and aggregator, as printed."""
     text = (Path(__file__).parents[2] / "docs" / "nvflare.md").read_text()
-    job, options, aggregation = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    job, balanced, options, aggregation = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names = {}
     exec(job, names)
+    exec(balanced, names)
+    controller = names["Balanced"](n_clients=1000, model_size=160_000, num_rounds=100)
+    assert controller.roster.aggregator.name == "factor-memory"
+    assert (controller.average, controller.features) == (0.8, "head")
     exec(options, names)
     assert names["controller"].waiting.grace == 5
     assert names["controller"].guards.max_share == 1.25
@@ -190,3 +195,26 @@ def test_initial_model_that_cannot_be_merged_is_refused(params, message):
     with pytest.raises(ValueError, match=message):
         controller.run()
     assert controller.sent == []
+
+
+def test_the_persistor_saves_the_average(tmp_path):
+    saved = []
+
+    class Saving(Updating):
+        def save_model(self, model):
+            saved.append({name: array.copy() for name, array in model.params.items()})
+
+    settings = {"aggregator": "memory", "average": 0.5, "checkpoint": str(tmp_path / "{round}.npz")}
+    controller = Saving(
+        selector="fedcvr-bolt", n_select=3, seed=0, num_rounds=8, clients=SIZES,
+        options={"warmup": 2}, answer=honest, **settings,
+    )  # fmt: skip
+    controller.persistor = object()
+    controller.run()
+    _, models = plain_loop(make_aggregator("memory"))
+    average = ModelAverage(0.5)
+    for found, model in zip(saved, models, strict=True):
+        for array, wanted in zip(found.values(), average.update(list(model.values())), strict=True):
+            assert_array_equal(array, wanted)
+    state = load_state(tmp_path / "8.npz")["average"]
+    assert (state["names"], state["count"]) == (["weight", "bias"], 8)

@@ -15,5 +15,6 @@ def test_readme_start_with_flower_runs():
     (flower,) = [snippet for snippet in snippets if "flwr" in snippet]
     names = {}
     exec(compile(flower, "README.md", "exec"), names)
-    assert "num_rounds=20" in flower
+    assert "num_rounds=100" in flower
     assert callable(names["strategy"].start)
+    assert names["strategy"].roster.aggregator.name == names["advice"].aggregator

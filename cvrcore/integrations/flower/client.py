@@ -14,6 +14,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from ...features import FeatureMap
+from ...head import HeadMap, watched_map
 
 #: Name of cvrcore's record in a message, and of its two queries.
 RECORD = "cvrcore"
@@ -151,15 +152,18 @@ class Reveal:
         if "features" not in asked or reply.has_error():
             return reply
         features = self._agreed(str(asked["features"]), context)
-        arrays = next(iter(reply.content.array_records.values()))
-        model = {name: array.numpy() for name, array in arrays.items()}
+        model = _model(reply)
+        if isinstance(features, HeadMap):
+            row = features.updates([model], _model(message))[0]
+        else:
+            row = features.extract(model)
         record = _record(reply)
-        record["features"] = features.extract(model).astype(np.float64).tolist()
+        record["features"] = row.astype(np.float64).tolist()
         if asked.get("norm"):
             record["norm"] = _update_norm(model, message)
         return reply
 
-    def _agreed(self, text: str, context: Context) -> FeatureMap:
+    def _agreed(self, text: str, context: Context) -> FeatureMap | HeadMap:
         """Return the coordinates to reveal; refuse too many, and another set than before."""
         kept = context.state.config_records.get(RECORD)
         if kept is not None and kept["features"] != text:
@@ -174,16 +178,23 @@ class Reveal:
         return features
 
 
-def write_features(features: FeatureMap) -> str:
+def write_features(features: FeatureMap | HeadMap) -> str:
     """Return a set of watched coordinates as text, for a message."""
     state = features.state_dict()
-    index = None if state["index"] is None else state["index"].tolist()
-    return json.dumps({**state, "index": index})
+    if isinstance(state.get("index"), np.ndarray):
+        state["index"] = state["index"].tolist()
+    return json.dumps(state)
 
 
-def read_features(text: str) -> FeatureMap:
+def read_features(text: str) -> FeatureMap | HeadMap:
     """Read what `write_features` wrote."""
-    return FeatureMap.from_state_dict(json.loads(text))
+    return watched_map(json.loads(text))
+
+
+def _model(message: Message) -> dict[str, Any]:
+    """Return the arrays of a message or a reply by name."""
+    arrays = next(iter(message.content.array_records.values()))
+    return {name: array.numpy() for name, array in arrays.items()}
 
 
 def _update_norm(model: dict[str, Any], message: Message) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -18,6 +18,7 @@ from ...selectors.base import Selector
 from ...selectors.guards import Guards
 from ...state import load_state, save_state
 from ...validation import check_choice
+from ..averages import DeployedModel
 from ..options import (
     REPORTS,
     TRACKING,
@@ -91,9 +92,10 @@ class SelectingStrategy(Strategy):
         What identifies a client permanently. ``"query"``: the id that the client states, by
         default its ``partition-id``, see `client.selectable`. In a deployment the ``"name"``
         or the public ``"key"`` that the SuperLink has verified; or a function of ``NodeInfo``.
-    features : FeatureMap or "update", optional
+    features : FeatureMap, "update" or "head", optional
         What the policy watches of a model. Default: the last layer; with "update" its change
-        by the client.
+        by the client; with "head" the direction of the output layer's change, one number for
+        each output.
     private : bool
         Whether clients send the watched coordinates (`client.Reveal`). The server then never
         reads them from updates, which secure aggregation may mask.
@@ -101,6 +103,10 @@ class SelectingStrategy(Strategy):
         An aggregator of cvrcore, by name or ready. The strategy then gets the aggregated model
         in place of each client's model, with the client's own metrics: its mean is our model,
         and FedAdam takes its step from it. Default: the strategy aggregates.
+    average : float, default=0
+        Decay of the moving average of the models (`cvrcore.aggregators.ModelAverage`); 0: none.
+        The average is what is evaluated, and what `start` returns; clients train from the model
+        itself.
     guards : Guards or "recommended", optional
         Limits on hostile and broken clients. `max_weight` also bounds the metric by which the
         strategy weights clients.
@@ -145,6 +151,7 @@ class SelectingStrategy(Strategy):
         features: FeatureMap | str | None = None,
         private: bool = False,
         aggregator: str | Aggregator | None = None,
+        average: float = 0.0,
         guards: Guards | str | None = None,
         utility: Utility | None = None,
         reports: Reports = REPORTS,
@@ -184,6 +191,10 @@ class SelectingStrategy(Strategy):
         check_choice(self.reports.probe or "query", "probe", PROBES)
         self._tracked = TrackedRounds(self.tracking, self.roster, write_log)
         self._tracked.prepare()
+        self._deployed = DeployedModel(average)
+        #: The model from which clients train next; save it beside a checkpoint where `average`
+        #: lets `evaluate_fn` and `start` see the average.
+        self.training_arrays: ArrayRecord | None = None
         self._nodes = Nodes(identity, n_clients, clients, self.waiting)
         self._private = private
         self._checkpoint = None if checkpoint is None else os.fspath(checkpoint)
@@ -221,7 +232,7 @@ class SelectingStrategy(Strategy):
         self._timed = TimedGrid(grid, self._current)
         self._tracked.start(num_rounds)
         try:
-            return super().start(
+            result = super().start(
                 self._timed,
                 initial_arrays,
                 num_rounds,
@@ -230,6 +241,8 @@ class SelectingStrategy(Strategy):
                 evaluate_config,
                 None if evaluate_fn is None else self._measuring(evaluate_fn),
             )
+            result.arrays = self._to_deploy(result.arrays)
+            return result
         finally:
             self._timed = None
             self._tracked.finish()
@@ -288,7 +301,13 @@ class SelectingStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Report the replies to the policy; aggregate them, or let the strategy do it."""
         self._tracked.enter("aggregate")
+        is_open = bool(self._asked)
         arrays, metrics = self._aggregate_train(server_round, replies)
+        if arrays is not None:
+            self._deployed.update(arrays_of(arrays))
+            self.training_arrays = arrays
+        if is_open:
+            self._save_checkpoint()
         self._tracked.measured(metrics)
         self._tracked.enter("evaluate")
         return arrays, metrics
@@ -307,7 +326,6 @@ class SelectingStrategy(Strategy):
         self._bound_weights({client: messages[client] for client in used})
         if good and self._sent is not None and self.roster.aggregator is not None:
             replace_arrays(good, self.roster.merge(self._sent, read))
-        self._save_checkpoint()
         return self.strategy.aggregate_train(server_round, good)
 
     def configure_evaluate(
@@ -320,7 +338,7 @@ class SelectingStrategy(Strategy):
             return []
         with sampling(self.strategy, len(nodes)):
             written = self.strategy.configure_evaluate(
-                server_round, arrays, config, GridView(grid, nodes)
+                server_round, self._to_deploy(arrays), config, GridView(grid, nodes)
             )
             messages = list(written)
         self._evaluating = frozenset(message.metadata.dst_node_id for message in messages)
@@ -353,22 +371,39 @@ class SelectingStrategy(Strategy):
         self._nodes.forget(client)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write selector, aggregator, ids and watched coordinates to one ``.npz``, atomically."""
-        save_state(path, self.roster.state_dict())
+        """Write selector, aggregator, average, ids and watched coordinates to one ``.npz``.
+
+        The file is replaced atomically.
+        """
+        state = self.roster.state_dict()
+        if (average := self._deployed.state_dict()) is not None:
+            state["average"] = average
+        save_state(path, state)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from what `save` wrote."""
-        self.roster.load_state_dict(load_state(path))
+        state = load_state(path)
+        deployed = DeployedModel(self._deployed.decay)
+        deployed.load_state_dict(state.pop("average", None))
+        self.roster.load_state_dict(state)
+        self._deployed = deployed
 
     # -- parts ------------------------------------------------------------------
+
+    def _to_deploy(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return the average of the models; these arrays where there is none."""
+        model = self._deployed.model
+        if model is None:
+            return arrays
+        return ArrayRecord({name: Array(array) for name, array in model.items()})
 
     def _measuring(
         self, evaluate: Callable[[int, ArrayRecord], MetricRecord | None]
     ) -> Callable[[int, ArrayRecord], MetricRecord | None]:
-        """Return the same evaluation; trackers get its metrics."""
+        """Return the same evaluation, of the model to deploy; trackers get its metrics."""
 
         def evaluate_and_track(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            metrics = evaluate(server_round, arrays)
+            metrics = evaluate(server_round, self._to_deploy(arrays))
             self._tracked.measured(metrics)
             return metrics
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -16,6 +17,7 @@ from ...selectors.base import Selector
 from ...selectors.guards import Guards
 from ...state import load_state, save_state
 from ...validation import check_count
+from ..averages import DeployedModel
 from ..backoff import Backoff
 from ..options import (
     REPORTS,
@@ -74,13 +76,17 @@ class SelectingController(TaskController):
         A task, such as ``"validate"``, sent to clients that connect for the first time; the
         ``meta`` of the result says ``n_samples`` and, for policies that need them,
         ``label_counts``. A client that does not is asked again 1, 2, 4, ... rounds later.
-    features : FeatureMap or "update", optional
+    features : FeatureMap, "update" or "head", optional
         What the policy watches of a model. Default: the last layer; with "update" its change
-        by the client. A FeatureMap is, like a ready selector, for subclasses.
+        by the client; with "head" the direction of the output layer's change, one number for
+        each output. A FeatureMap is, like a ready selector, for subclasses.
     aggregator : str, Aggregator or ModelAggregator, optional
         An aggregator of cvrcore, by name or, in a subclass, ready; or one of NVFlare. Default:
         `BaseFedAvg.aggregate_fn`, the mean weighted by steps. With cvrcore's aggregators,
         metrics are still averaged by that.
+    average : float, default=0
+        Decay of the moving average of the models (`cvrcore.aggregators.ModelAverage`); 0: none.
+        The average is what the persistor saves; clients train from the model itself.
     guards : Guards or "recommended", optional
         Limits on hostile and broken clients. `max_weight` also bounds the steps by which NVFlare
         weights clients, if it is a median: that of the round.
@@ -133,6 +139,7 @@ class SelectingController(TaskController):
         features: FeatureMap | str | None = None,
         *,
         aggregator: Any = None,
+        average: float = 0.0,
         guards: Guards | str | None = None,
         utility: Utility | None = None,
         reports: Reports = REPORTS,
@@ -157,6 +164,7 @@ class SelectingController(TaskController):
         self.n_clients = None if n_clients is None else check_count(n_clients, "n_clients")
         self.clients, self.introduce, self.features = clients, introduce, features
         self.aggregator, self.guards, self.utility = aggregator, guards, utility
+        self.average = average
         self.checkpoint, self.restore, self.record = checkpoint, restore, record
         self.options = join_options(options, settings)
         policy_options = dict(self.options or {})
@@ -175,6 +183,7 @@ class SelectingController(TaskController):
             keywords=adapter_keywords(SelectingController, REPORTS, WAITING, TRACKING, WORKFLOW),
         )
         self._tracked = TrackedRounds(self.tracking, self.roster, lambda text: self.info(text))
+        self._deployed = DeployedModel(average)
         self._retries = Backoff()
         self._forms = UsualForm()
         self._failed: dict[str, str] = {}  # why clients failed in this round
@@ -187,7 +196,9 @@ class SelectingController(TaskController):
     def run(self) -> None:
         """Run the rounds; NVFlare calls it."""
         if self.restore is not None:
-            self.roster.load_state_dict(load_state(self._path(self.restore)))
+            state = load_state(self._path(self.restore))
+            self._deployed.load_state_dict(state.pop("average", None))
+            self.roster.load_state_dict(state)
         model = self.load_model()
         if model is None:  # NVFlare has ended the job, and logged why
             return
@@ -255,10 +266,21 @@ class SelectingController(TaskController):
             merged = self.aggregate(good, aggregate_fn=self._aggregate_fn(model, replies))
             self._tracked.measured(merged.metrics)
             model = self.update_model(model, merged)
+            self._deployed.update(model.params)
             if self.persistor:
-                self.save_model(model)
+                self._save_deployed(model)
         self._write()
         return model
+
+    def _save_deployed(self, model: FLModel) -> None:
+        """Let the persistor save the average of the models, or the model where there is none."""
+        params = self._deployed.model
+        if params is None:
+            self.save_model(model)
+            return
+        deployed = copy.copy(model)
+        deployed.params = params
+        self.save_model(deployed)
 
     def _train(
         self, model: FLModel, selected: list[str]
@@ -394,7 +416,10 @@ class SelectingController(TaskController):
         assert self.roster.selector is not None
         if self.checkpoint is not None:
             name = self.checkpoint.format(round=self.roster.selector.round)
-            save_state(self._path(name, make_folder=True), self.roster.state_dict())
+            state = self.roster.state_dict()
+            if (average := self._deployed.state_dict()) is not None:
+                state["average"] = average
+            save_state(self._path(name, make_folder=True), state)
         if self.record is not None:
             line = {"round": self.current_round, **self.rounds[-1].plain()}
             with open(self._path(self.record, make_folder=True), "a", encoding="utf-8") as file:
