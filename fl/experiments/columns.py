@@ -25,7 +25,7 @@ def pair(
 def gap(heading: str, names: Sequence[str], digits: int = 2, scale: float = 1.0) -> Column:
     """Return a column of differences beside their intervals; `names` are all three keys.
 
-    A fourth key is that of the number of pairs, shown where it is not that of the seeds.
+    A fourth key is that of the number of pairs, shown where it is known and not that of the seeds.
     """
 
     def text(row: Row) -> str:
@@ -35,7 +35,9 @@ def gap(heading: str, names: Sequence[str], digits: int = 2, scale: float = 1.0)
         found = f"{scale * mean:+.{digits}f}"
         if low is not None:
             found += f" [{scale * low:+.{digits}f}, {scale * high:+.{digits}f}]"
-        return found if pairs in ([], [row["seeds"]]) else f"{found} ({pairs[0]} pairs)"
+        if not pairs or pairs[0] in (None, row["seeds"]):
+            return found
+        return f"{found} ({pairs[0]} pair{'s' * (pairs[0] != 1)})"
 
     return Column(heading, show=text)
 
@@ -83,7 +85,7 @@ def percent_text(row: Row, form: str) -> str:
 
 
 SEEDS = Column("seeds", "seeds")
-DIFFERENCE = ("difference", "low", "high")
+DIFFERENCE = ("difference", "low", "high", "pairs")
 #: Columns of the experiment ``theory``.
 THEORY = (
     Column("clients", "groups"),

@@ -255,8 +255,9 @@ def _beside_fedavg(folder: Path, name: str, place: str) -> list[Row]:
     for row in rows:
         keys = {"row": place, "method": row["column"], "against": "fedavg"}
         pairs = [p for p in paired if keys.items() <= p.items()]
-        ends = {"difference": "last_five", "low": "last_five_low", "high": "last_five_high"}
-        found.append({**row, **{k: pairs[0][v] if pairs else None for k, v in ends.items()}})
+        ends = {"difference": "", "low": "_low", "high": "_high", "pairs": "_pairs"}
+        gap = {k: pairs[0][f"last_five{v}"] if pairs else None for k, v in ends.items()}
+        found.append({**row, **gap})
     return found
 
 

@@ -23,8 +23,8 @@ CSV = (
     "seconds", "memory_megabytes", "select_ms", "merge_ms", "selector_megabytes", "weighted",
     "sent",
     "gap_share", "gap_low", "gap_high", "gap_pairs", "samples", "at_equal_samples",
-    "extra_megabytes", "server_ms", "simulated_seconds_to_target", "simulated_seconds", "commit",
-    "machine", "command",
+    "extra_megabytes", "server_ms", "simulated_seconds_to_target", "simulated_seconds", "pairs",
+    "commit", "machine", "command",
 )  # fmt: skip
 #: Numbers that `versus` compares.
 _COMPARED = ("last_five", "spread", "worst_decile", "rounds_to_target", "megabytes_to_target")

@@ -71,7 +71,7 @@ def _claims(by_policy: Mapping[str, Sequence[Row]], titles: Mapping[str, str]) -
     for name, claim in CLAIMS.items():
         line: Row = {"policy": f"[{name}](../policies/{name}.md)", "claim": claim}
         for row in by_policy.get(name, ()):
-            line[row["row"]] = gap("", DIFFERENCE, 1).text(row) + _pairs(row)
+            line[row["row"]] = _difference(row)
         lines.append(line)
     columns = [Column("policy", "policy"), Column("its paper reports", "claim")]
     columns += [Column(f"{titles[p]}: minus FedAvg", p) for p in places]
@@ -79,8 +79,9 @@ def _claims(by_policy: Mapping[str, Sequence[Row]], titles: Mapping[str, str]) -
     return Table(columns, [blank | line for line in lines]).markdown()
 
 
-def _pairs(row: Row) -> str:
-    """Return how few seeds a difference without an interval rests on."""
+def _difference(row: Row) -> str:
+    """Return the difference to FedAvg; without an interval, beside the few seeds it rests on."""
     if row["difference"] is None or row["low"] is not None:
-        return ""
-    return f", {seeds_text(row['seeds'])}"
+        return gap("", DIFFERENCE, 1).text(row)
+    n = row["seeds"] if row["pairs"] is None else row["pairs"]
+    return f"{gap('', DIFFERENCE[:3], 1).text(row)}, {seeds_text(n)}"

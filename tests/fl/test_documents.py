@@ -12,6 +12,7 @@ from fl.experiments.definitions.policies import TITLES
 from fl.experiments.documents import completed, defined, fill_pages, merged, read_rows, write_rows
 from fl.experiments.measures import CSV
 from fl.experiments.paper import CLASSIFICATION
+from fl.experiments.policy_tables import policy_tables
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / "results.md", *sorted((DOCS / "results").glob("*.md"))]
@@ -61,6 +62,13 @@ def signed(mid, low, high, digits):
     return text + (f" [{float(low):+.{digits}f}, {float(high):+.{digits}f}]" if low else "")
 
 
+def minus(row, digits):
+    """Return a difference as tables show it: with its pairs where those are not the seeds."""
+    text = signed(row["difference"], row["low"], row["high"], digits)
+    few = text != "-" and row.get("pairs") not in (None, "", row["seeds"])
+    return f"{text} ({row['pairs']} pair{'s' * (row['pairs'] != '1')})" if few else text
+
+
 def printed(row, heading):
     """Return what a cell of a table must say, or None for a heading that is not checked here."""
     digits = 4 if "MSE" in heading or (heading.startswith("minus") and row["paper"] == "MSE") else 2
@@ -68,7 +76,7 @@ def printed(row, heading):
         key = {"las": "last_five", "fin": "final", "pap": "paper"}[heading[:3]]
         return mean(row, key, digits) or ("-" if key == "paper" else "not run")
     if heading.startswith("minus"):
-        return signed(row["difference"], row["low"], row["high"], row.get("digits", 2))
+        return minus(row, row.get("digits", 2))
     if heading.startswith("gap closed"):
         text = signed(row.get("gap_share"), row.get("gap_low"), row.get("gap_high"), 0)
         fewer = text != "-" and row["gap_pairs"] != row["seeds"]
@@ -133,6 +141,16 @@ def test_every_cell_of_a_table_is_in_its_csv_file(page, name):
     assert checked > 5 * seen
 
 
+def beside_fedavg(name, place, method, row):
+    """Return `row` with its difference to FedAvg, which is not the baseline of every table."""
+    if name != "holdout":
+        return row
+    keys = {"row": place, "method": method, "against": "fedavg"}
+    (pair,) = [r for r in raw("holdout-paired") if keys.items() <= r.items()]
+    ends = {"difference": "", "low": "_low", "high": "_high", "pairs": "_pairs"}
+    return row | {key: pair[f"last_five{end}"] for key, end in ends.items()}
+
+
 def test_the_summary_says_what_the_tables_say():
     ((_, headings, lines),) = [t for t in tables(DOCS / "results.md") if t[0] == "summary"]
     assert headings[:4] == ["table", "method", "seeds", "last five, %"]
@@ -140,14 +158,8 @@ def test_the_summary_says_what_the_tables_say():
         name, place = re.fullmatch(r"\[(.+)\]\(.*\): (.+)", line[0]).groups()
         (row,) = [r for r in raw(name) if (r["row"], r["column"]) == (place, line[1])]
         assert line[2:4] == [row["seeds"], mean(row, "last_five", 2)]
-        minus = line[headings.index("minus FedAvg [95 %]")]
-        if name == "holdout":
-            keys = {"row": place, "method": line[1], "against": "fedavg"}
-            (pair,) = [r for r in raw("holdout-paired") if keys.items() <= r.items()]
-            parts = (pair[f"last_five{end}"] for end in ("", "_low", "_high"))
-            assert minus == signed(*parts, 2)
-        else:
-            assert minus == signed(row["difference"], row["low"], row["high"], 2)
+        shown = line[headings.index("minus FedAvg [95 %]")]
+        assert shown == minus(beside_fedavg(name, place, line[1], row), 2)
 
 
 @pytest.mark.parametrize(
@@ -163,14 +175,8 @@ def test_the_advice_says_what_the_tables_say(page, name):
         place, table = re.fullmatch(r"\[(.+)\]\(.*/(.+)\.md\)", line[2]).groups()
         (row,) = [r for r in raw(table) if (r["row"], r["column"]) == (place, method)]
         assert line[3:5] == [row["seeds"], mean(row, "last_five", 2)]
-        minus = line[headings.index("minus FedAvg [95 %]")]
-        if table == "holdout":
-            keys = {"row": place, "method": method, "against": "fedavg"}
-            (pair,) = [r for r in raw("holdout-paired") if keys.items() <= r.items()]
-            parts = (pair[f"last_five{end}"] for end in ("", "_low", "_high"))
-        else:
-            parts = (row["difference"], row["low"], row["high"])
-        assert minus == signed(*parts, 2)
+        shown = line[headings.index("minus FedAvg [95 %]")]
+        assert shown == minus(beside_fedavg(table, place, method, row), 2)
 
 
 def test_words_of_the_summary_agree_with_the_tables():
@@ -203,8 +209,7 @@ def test_a_policy_s_page_says_what_the_table_of_policies_says(page):
         row, cell = known[names[line[0]]], dict(zip(headings, line, strict=True))
         assert cell["seeds"] == row["seeds"]
         assert cell["last five, %"] == mean(row, "last_five", 1)
-        minus = signed(row["difference"], row["low"], row["high"], 1)
-        assert cell.get("minus FedAvg [95 %]", "-") == minus
+        assert cell.get("minus FedAvg [95 %]", "-") == minus(row, 1)
         assert cell["rounds to aim"] == printed(row, "rounds to aim")
 
 
@@ -222,9 +227,32 @@ def test_claims_stand_beside_what_came_out():
             if row is None or row["seeds"] == "0":
                 assert cell == "not run"
             else:
-                minus = signed(row["difference"], row["low"], row["high"], 1)
-                assert re.sub(r", \d seeds?$", "", cell) == minus, (policy, heading)
-                assert ("seed" in cell) == bool(row["difference"] and not row["low"])
+                told = minus(row, 1)
+                if row["difference"] and not row["low"]:
+                    n = int(row.get("pairs") or row["seeds"])
+                    told = re.sub(r" \(.*", "", told) + f", {n} seed{'s' * (n > 1)}"
+                assert cell == told, (policy, heading)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "claim", "shown"),
+    [(1, "+2.0, 1 seed", "+2.0 (1 pair)"), (2, "+2.0, 2 seeds", "+2.0"),
+     (None, "+2.0, 2 seeds", "+2.0")],
+)  # fmt: skip
+def test_a_difference_says_on_how_many_pairs_it_rests(pairs, claim, shown, tmp_path):
+    """The baseline may have fewer seeds; files that are older than `pairs` do not know."""
+    known = {"row": "mnist", "method": "oort", "last_five": 88.0, "difference": 2.0, "reached": 2}
+    write_rows(tmp_path / "a.csv", [row("oort", 2, **known, pairs=pairs)])
+    found = policy_tables(read_rows(tmp_path / "a.csv"), {"mnist": "MNIST"})
+    assert f"| {claim} |" in next(x for x in found["policies-claims"].split("\n") if "oort" in x)
+    assert f"| {shown} |" in found["policy-oort"]
+
+
+def test_pairs_of_an_interval_are_told_once():
+    ends = {"difference": 2.0, "low": 1.0, "high": 3.0, "reached": 5, "last_five": 88.0}
+    found = policy_tables([row("oort", 5, pairs=3, **ends)], {"a": "MNIST"})
+    for table in ("policies-claims", "policy-oort"):
+        assert "| +2.0 [+1.0, +3.0] (3 pairs) |" in found[table]
 
 
 def test_progress_counts_the_cells_that_ran():

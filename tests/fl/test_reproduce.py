@@ -141,6 +141,7 @@ def test_differences_are_paired_by_seed(two_methods):
     bolt, base = rows["fedcvr-bolt"], rows["fedavg"]
     assert bolt["difference"] == pytest.approx(bolt["last_five"] - base["last_five"])
     assert bolt["low"] is None is bolt["high"]  # two seeds
+    assert (bolt["pairs"], base["pairs"]) == (2, 0)
     assert base["difference"] is None
     assert rows["ifca"]["last_five"] is None
 
