@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 METHOD = "fedcvr-bolt"
+#: Of the dot of a client with the mean score, in square points.
+AREA = 110
 
 
 def make(request: Request) -> Experiment:
@@ -73,8 +75,9 @@ def embed(affinity: np.ndarray) -> np.ndarray:
 def draw_selection(selector: cvrcore.CoalitionSelector, path: Path, title: str) -> None:
     """Draw the clients of a selector in the plane, and the weights of the picked ones.
 
-    Colour is the coalition, area the score v between its least and its greatest value, a
-    ring marks picked clients. The selector's next round is drawn from it.
+    Colour is the coalition, a ring marks picked clients, and the area is in proportion to the
+    score v: where all scores are nearly equal, so are the dots. The next round of the selector
+    is drawn.
     """
     picked = selector.select()
     if picked.coalitions is None:
@@ -85,7 +88,7 @@ def draw_selection(selector: cvrcore.CoalitionSelector, path: Path, title: str) 
     left, right = figure.subplots(1, 2, width_ratios=[2.2, 1])
     colours = np.array([PALETTE[int(p) % len(PALETTE)] for p in picked.coalitions])
     _clients(left, embed(affinity), picked, selector.scores, colours)
-    _weights(right, picked, selector.weights, colours)
+    _weights(right, picked, selector.weights, selector.scores, colours)
     figure.suptitle(f"{title}, round {picked.round + 1}", fontsize=10)
     save(figure, path)
 
@@ -93,25 +96,31 @@ def draw_selection(selector: cvrcore.CoalitionSelector, path: Path, title: str) 
 def _clients(
     axes: Axes, points: np.ndarray, picked: Any, scores: np.ndarray, colours: np.ndarray
 ) -> None:
-    spread = float(np.ptp(scores))
-    areas = 25 + 175 * (scores - scores.min()) / (spread if spread > 0 else 1.0)
+    low, high = float(scores.min()), float(scores.max())
+    areas = AREA * (scores / scores.mean() if low > 0 else np.ones(scores.size))
     axes.scatter(points[:, 0], points[:, 1], s=areas, c=colours, alpha=0.75, linewidths=0)
     chosen = picked.clients
     x, y = points[chosen].T
     axes.scatter(x, y, s=areas[chosen] + 60, facecolors="none", edgecolors="black", lw=1.4)
+    named, ratio = "score v", ""
+    if low > 0:
+        named, ratio = "area: score v", f", largest / smallest {high / low:.3f}"
     title = (
-        f"{len(points)} clients, {picked.coalitions.max() + 1} coalitions; "
-        f"v from {scores.min():.4g} (small) to {scores.max():.4g} (large); ring: picked"
+        f"{len(points)} clients, {picked.coalitions.max() + 1} coalitions; ring: picked\n"
+        f"{named}, {low:.4g} to {high:.4g}{ratio}"
     )
     plain(axes, xlabel="first component of similarity", ylabel="second component", title=title)
     axes.set_xticks([])
     axes.set_yticks([])
 
 
-def _weights(axes: Axes, picked: Any, weights: np.ndarray, colours: np.ndarray) -> None:
+def _weights(
+    axes: Axes, picked: Any, weights: np.ndarray, scores: np.ndarray, colours: np.ndarray
+) -> None:
     shares = weights[picked.clients] / weights[picked.clients].sum()
     order = np.argsort(picked.coalitions[picked.clients])
     chosen = picked.clients[order]
-    axes.barh([f"client {k}" for k in chosen], shares[order], color=colours[chosen])
+    names = [f"client {k}, v {scores[k]:.4g}" for k in chosen]
+    axes.barh(names, shares[order], color=colours[chosen])
     axes.invert_yaxis()
     plain(axes, title="weight in the next global model")
