@@ -18,6 +18,7 @@ table           `Column` and `Table`, as CSV, LaTeX, Markdown and text in the te
 text_tables     tables of documents and of the terminal
 page_tables     tables of the page: numbers, settings, runs, versions
 drawing         the look of all figures, PNG and SVG
+bands           the metric by round, with bands, in one panel or in one for each method
 figures, maps   figures of the page, and of the folder of an experiment; maps of clients
 html, page      `build`: chapters and the page; page.template is its frame, words.toml its words
 compare         several methods over paired seeds, without a definition

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from ..history import History
+from .bands import band_text, draw_bands
 from .definition import Request, slug
 from .drawing import MUTED, PALETTE, new_figure, plain, save
-from .figures import SMOOTH, band_text, draw_bands, palette
+from .figures import SMOOTH, palette
 from .measures import measure
 from .results import read_results
 from .statistics import Band, smooth

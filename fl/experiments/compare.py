@@ -12,9 +12,9 @@ from ..config import RunConfig
 from ..history import History, Record
 from ..loop import run
 from ..store import write_json
+from .bands import band_text, draw_bands
 from .credit import merging, picking, server_step, warmup_note
 from .drawing import colours
-from .figures import band_text, draw_bands
 from .statistics import band, paired_difference, seeds_text, spreads
 from .table import Row, write_csv
 
@@ -125,15 +125,27 @@ class Comparison:
         return lines
 
     def figure(self, path: str | os.PathLike[str]) -> None:
-        """Draw the metric by round, means with bands; the title says what the bands are."""
+        """Draw the metric by round, means with bands; the title says what the bands are.
+
+        A dashed line marks the target of the first method, if it has one.
+        """
         first = next(iter(self.histories.values()))[0]
         accuracy = first.metric == "accuracy"
         scale = 100.0 if accuracy else 1.0
         bands = {name: band(some, first.metric, scale) for name, some in self.histories.items()}
         n_seeds = len(next(iter(self.histories.values())))
-        title = f"{first.config.data.dataset}, {seeds_text(n_seeds)}, {band_text(bands)}"
+        seeds = [] if n_seeds == 1 else [seeds_text(n_seeds)]  # the text on bands says "one seed"
+        title = ", ".join([first.config.data.dataset, *seeds, band_text(bands)])
         reference = next(iter(bands))
-        figure = draw_bands(bands, colours(list(bands)), accuracy, reference=reference, title=title)
+        target = first.config.target
+        figure = draw_bands(
+            bands,
+            colours(list(bands)),
+            accuracy,
+            reference=reference,
+            target=None if target is None else scale * target,
+            title=title,
+        )
         figure.savefig(path, dpi=150)
 
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:

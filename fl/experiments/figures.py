@@ -10,22 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import drawing
+from .bands import TOGETHER, band_text, draw_bands, draw_lines, of_means
 from .definition import Request, slug
-from .drawing import INK, MUTED, PALETTE, RED, WIDTH, Picture, grid, new_figure, plain, save
+from .drawing import MUTED, PALETTE, RED, WIDTH, Picture, grid, new_figure, plain, save
 from .measures import measure
 from .page_tables import caption, file_stem
 from .results import CellResults, Results, read_results
-from .statistics import Band, band
+from .statistics import Band, band, seeds_text
 from .table import Row
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: More methods than this are drawn one by one: bands on top of each other hide all.
-TOGETHER = 4
-#: With more methods than this in one panel, bands are those of the mean, which are narrower.
-WIDE = 2
 #: Rounds of the running mean in figures of an experiment's folder.
 SMOOTH = 10
 
@@ -65,62 +61,6 @@ def bands_of(
     return {column: found for column, found in bands.items() if found.rounds.size}
 
 
-def band_text(bands: Mapping[str, Band]) -> str:
-    """Return what the bands of a figure are, in the words of its title."""
-    return f"band of 2 {'standard errors' if _of_means(bands) else 'std'}"
-
-
-def _of_means(bands: Mapping[str, Band]) -> bool:
-    return WIDE < len(bands) <= TOGETHER
-
-
-def draw_bands(
-    bands: Mapping[str, Band],
-    colour: Mapping[str, str],
-    accuracy: bool,
-    *,
-    reference: str = "",
-    target: float | None = None,
-    title: str = "",
-    xlabel: str = "round",
-) -> Figure:
-    """Draw the metric by round: lines in one panel, or a panel for each of many methods.
-
-    Accuracies are in percent; the line of `reference` is in every panel.
-    """
-    ylabel = "mean accuracy of clients, %" if accuracy else "test MSE"
-    if len(bands) <= TOGETHER:
-        figure = new_figure(WIDTH, 4.3)
-        panels = [figure.subplots()]
-        _lines(panels[0], bands, colour)
-        plain(panels[0], xlabel=xlabel, ylabel=ylabel, title=title)
-        drawing.legend(figure, panels[0])
-    else:
-        figure, panels = grid(len(bands), 1.9, sharex=True, sharey=True)
-        for axes, (name, found) in zip(panels, bands.items(), strict=True):
-            other = bands.get(reference)
-            if other is not None and name != reference:
-                axes.plot(other.rounds, other.mean, color=MUTED, lw=0.9, alpha=0.8)
-            _lines(axes, {name: found}, colour)
-            plain(axes, title=name)
-        drawing.label_edges(panels, xlabel)
-        figure.supylabel(ylabel, color=MUTED, fontsize=9)
-        figure.suptitle(title, color=INK, fontsize=9.5)
-    means = [found.mean for found in bands.values()]
-    if accuracy:
-        # From the first steep rounds on: differences of a point are lost beside them.
-        lowest = min(float(mean[mean.size // 5 :].min()) for mean in means)
-        highest = max(float(mean.max()) for mean in means)
-        panels[0].set_ylim(max(0.0, lowest - 2.0), min(100.0, highest + 2.0))
-    elif 0 < 10 * (least := min(map(np.min, means))) < max(map(np.max, means)):
-        panels[0].set_yscale("log")
-        panels[0].set_ylim(bottom=least / 3)
-    for axes in panels:
-        if target is not None:
-            axes.axhline(target, color=INK, lw=0.7, ls=(0, (4, 3)), alpha=0.7)
-    return figure
-
-
 def curves(album: Album, row: str) -> Picture | None:
     """Draw the metric by round, with bands."""
     results, rows = album.results, [r for r in album.rows if r["row"] == row]
@@ -135,7 +75,7 @@ def curves(album: Album, row: str) -> Picture | None:
     counts = sorted({found.n for found in bands.values()})
     seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     seeds += " seeds" if counts[-1] > 1 else " seed"
-    width = "standard errors of the mean" if _of_means(bands) else "standard deviations"
+    width = "standard errors of the mean" if of_means(bands) else "standard deviations"
     text = caption("curves", what=what, row=row, seeds=seeds, width=width)
     if level is not None:
         text += f" Dashed: the target, {level:.4g}{' %' if results.accuracy else ''}."
@@ -194,7 +134,7 @@ def _by_round(
         return None
     figure = new_figure(WIDTH, 3.1)
     axes = figure.subplots()
-    _lines(axes, bands, colour)
+    draw_lines(axes, bands, colour)
     most = bands_of(cells, "tv_max") if key == "tv_mean" else {}
     for name, found in most.items():
         axes.plot(found.rounds, found.mean, color=colour[name], lw=1.0, ls=":")
@@ -205,36 +145,6 @@ def _by_round(
     drawing.legend(figure, axes)
     means = ", ".join(f"{name} {b.mean.mean():.3f}" for name, b in bands.items())
     return album.publish(figure, kind, title, caption(kind, row=row, means=means), row)
-
-
-def _lines(axes: Axes, bands: Mapping[str, Band], colour: Mapping[str, str]) -> None:
-    """Draw lines and bands; where a line lies on an earlier one it is dashed, so both show."""
-    drawn: list[Band] = []
-    for name, found in bands.items():
-        marker = "o" if found.rounds.size == 1 else None
-        apart, hidden = _told_apart(found, drawn)
-        line: dict[str, Any] = {"color": colour[name], "lw": 1.6}
-        axes.plot(found.rounds, apart, label=name, marker=marker, **line)
-        if np.isfinite(hidden).any():
-            axes.plot(found.rounds, hidden, ls=(0, (2, 2)), **line)
-        drawn.append(found)
-        half = found.two_std / np.sqrt(found.n) if _of_means(bands) else found.two_std
-        if np.any(half > 0):
-            low, high = found.mean - half, found.mean + half
-            axes.fill_between(found.rounds, low, high, color=colour[name], alpha=0.13, lw=0)
-    drawing.by_round(axes)
-
-
-def _told_apart(found: Band, drawn: Sequence[Band]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the line where no earlier line hides it, and where one does; NaN elsewhere."""
-    hidden = np.zeros(found.rounds.size, dtype=bool)
-    for other in drawn:
-        _, mine, theirs = np.intersect1d(found.rounds, other.rounds, return_indices=True)
-        hidden[mine[found.mean[mine] == other.mean[theirs]]] = True
-    inside = hidden.copy()  # a solid line reaches into the first and last hidden round
-    inside[:-1] &= hidden[1:]
-    inside[1:] &= hidden[:-1]
-    return np.where(inside, np.nan, found.mean), np.where(hidden, found.mean, np.nan)
 
 
 # -- in the folder of an experiment: PNG files, named by row ----------------------
@@ -258,7 +168,12 @@ def draw_curves(folder: Path, request: Request) -> list[str]:
 
 
 def draw_ladder(folder: Path, request: Request) -> list[str]:
-    """Draw accuracy and spread of every part, one picture per row, and the curves."""
+    """Draw accuracy and spread of every part, one picture per row, and the curves.
+
+    A dot is the baseline's mean plus the paired difference of the row, so that dot and band
+    belong together where a row has fewer seeds than the baseline; a row that cannot be paired
+    has its dot at its own mean.
+    """
     results = read_results(folder)
     rows = [row for row in measure(results) if row["seeds"]]
     names = []
@@ -270,14 +185,21 @@ def draw_ladder(folder: Path, request: Request) -> list[str]:
         level = next((r["last_five"] for r in parts if r["column"] == results.baseline), None)
         if level is not None:
             left.axvline(level, color=MUTED, lw=1, ls="--")
+        label, dots, n_bands = "last five, %", [], 0
         for place, row in zip(places, parts, strict=True):
-            if row["low"] is not None and level is not None:
+            paired = level is not None and row["difference"] is not None
+            dots.append(level + row["difference"] if paired else row["last_five"])
+            if paired and row["low"] is not None:
                 ends = [level + row["low"], level + row["high"]]
                 left.plot(ends, [place, place], color=PALETTE[0], alpha=0.5, lw=5)
-        left.plot([row["last_five"] for row in parts], places, "o", color="black", ms=5)
+                n_bands += 1
+        left.plot(dots, places, "o", color="black", ms=5)
+        if level is not None:
+            label += f": mean of {results.baseline} (dashed) + paired difference"
+        if n_bands:
+            label += ";\nband: 95 % interval of the difference"
         right.barh(places, [row["spread"] or 0.0 for row in parts], color=PALETTE[1])
-        band = "last five, %; band: 95 % interval of the paired difference"
-        plain(left, xlabel=band, grid="x")
+        plain(left, xlabel=label, grid="x")
         plain(right, xlabel="spread of the last ten, points", grid="x")
         left.set_yticks(places, [row["column"] for row in parts])
         left.invert_yaxis()
@@ -288,21 +210,30 @@ def draw_ladder(folder: Path, request: Request) -> list[str]:
 
 
 def draw_rates(folder: Path, request: Request) -> list[str]:
-    """Draw accuracy against the participation rate, mean and 2 std, and the curves."""
+    """Draw accuracy against the participation rate, a panel for each data set, and the curves."""
     results = read_results(folder)
     rows = [row for row in measure(results) if row["seeds"]]
-    figure = new_figure(5, 3.6)
-    axes = figure.subplots()
-    names = dict.fromkeys(row["row"] for row in rows)
-    for name, colour in zip(names, (RED, *PALETTE), strict=False):
-        points = [row for row in rows if row["row"] == name]
-        rates = [int(row["column"].split()[0]) for row in points]
-        means = [row["last_five"] for row in points]
-        spreads = [row["last_five_2std"] or 0.0 for row in points]
-        axes.errorbar(rates, means, yerr=spreads, label=name, color=colour, marker="o", capsize=3)
-    axes.set_xticks(sorted({int(cell.column.split()[0]) for cell in results.cells}))
-    title, ylabel = f"{results.heading}: mean and 2 std", "accuracy, mean of the last five, %"
-    plain(axes, xlabel="participation rate P/K, %", ylabel=ylabel, title=title)
-    axes.legend(frameon=False, fontsize=8)
+    datasets = list(dict.fromkeys(row["row"].split()[0] for row in rows))
+    if not datasets:
+        return draw_curves(folder, request)
+    figure, panels = grid(len(datasets), 3.0, sharex=True)
+    for axes, dataset in zip(panels, datasets, strict=True):
+        of_panel = [row for row in rows if row["row"].split()[0] == dataset]
+        names = list(dict.fromkeys(row["row"] for row in of_panel))
+        for name, colour in zip(names, (RED, *PALETTE), strict=False):
+            points = [row for row in of_panel if row["row"] == name]
+            rates = [int(row["column"].split()[0]) for row in points]
+            means = [row["last_five"] for row in points]
+            bars = [row["last_five_2std"] or 0.0 for row in points]
+            look: dict[str, Any] = {"color": colour, "marker": "o", "capsize": 3}
+            axes.errorbar(rates, means, yerr=bars, label=name, **look)
+        counts = sorted({row["seeds"] for row in of_panel})
+        seeds = f"{counts[0]} to " * (len(counts) > 1) + seeds_text(counts[-1])
+        plain(axes, title=f"{dataset}, {seeds}")
+        axes.set_xticks(sorted({int(cell.column.split()[0]) for cell in results.cells}))
+        if len(names) > 1:
+            axes.legend(frameon=False, fontsize=8)
+    drawing.label_edges(panels, "participation rate P/K, %", "accuracy, last five, %")
+    figure.suptitle(f"{results.heading}: mean and 2 std", fontsize=9.5)
     save(figure, folder / "rates.png")
     return ["rates.png", *draw_curves(folder, request)]

@@ -3,9 +3,9 @@
 import numpy as np
 from tiny import tiny_config
 
+from fl.experiments.bands import draw_lines
 from fl.experiments.compare import Comparison
 from fl.experiments.drawing import new_figure
-from fl.experiments.figures import _lines
 from fl.experiments.statistics import Band
 from fl.experiments.text_tables import comparison_table
 from fl.history import History
@@ -68,7 +68,7 @@ def test_curves_on_top_of_each_other_are_told_apart():
     first = Band(rounds, np.array([1.0, 2, 3, 4, 5, 6]), np.zeros(6), 1)
     second = Band(rounds, np.array([1.0, 2, 3, 4, 7, 8]), np.zeros(6), 1)
     axes = new_figure(4, 3).subplots()
-    _lines(axes, {"a": first, "b": second}, {"a": "red", "b": "blue"})
+    draw_lines(axes, {"a": first, "b": second}, {"a": "red", "b": "blue"})
     whole, solid, dashed = axes.get_lines()
     assert whole.get_linestyle() == solid.get_linestyle() == "-"
     assert dashed.get_linestyle() == "--"

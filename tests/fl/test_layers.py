@@ -9,10 +9,10 @@ FL = Path(__file__).parents[2] / "fl"
 #: Modules of `fl.experiments` in the order in which data flow.
 FLOW = (
     "paper", "definition", "manifest", "archive", "definitions", "results", "grouping", "table",
-    "regimes", "statistics", "shares", "measures", "credit", "columns", "text_tables",
+    "statistics", "regimes", "shares", "measures", "credit", "columns", "text_tables",
     "policy_tables", "documents",
-    "page_tables", "summary", "drawing", "figures", "clock", "heatmaps", "maps", "html", "page",
-    "compare", "export", "runner",
+    "page_tables", "summary", "drawing", "bands", "figures", "clock", "heatmaps", "maps", "html",
+    "page", "compare", "export", "runner",
 )  # fmt: skip
 #: A definition names the figures that the runner draws once its runs are there.
 NAMED = {"definitions": {"clock", "drawing", "figures", "heatmaps", "results", "table"}}
