@@ -1,5 +1,6 @@
 """Definitions of experiments: every policy has a column, runs are shared, slices can be run."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from fl.experiments.definition import FULL, slug
 from fl.experiments.definitions import balanced, balanced_choice, ceiling, define, devices, policies
 from fl.experiments.definitions import map as regimes
 from fl.experiments.documents import read_rows
-from fl.presets import METHODS, PRESETS, STEADY, TABLE, ZOO, make_config
+from fl.presets import BALANCED, METHODS, PRESETS, STEADY, TABLE, ZOO, make_config
 
 DOCS = Path(__file__).parents[2] / "docs"
 EACH = [name for name in NAMES if name != "all"]
@@ -140,8 +141,8 @@ def test_fewer_steps_are_tried_on_other_data_and_ours_adapt_in_place_of_one():
 
 def test_ours_are_run_as_the_presets_are():
     table = cells_of("balanced")
-    for n_clients, method in ((100, "balanced-memory"), (1000, "balanced-factor")):
-        preset = make_config("mnist", method).server
+    for n_clients, method in itertools.product((100, 1000), BALANCED):
+        preset = make_config("mnist", method, n_clients=n_clients).server
         assert table[f"mnist, K={n_clients}", method].config.server == preset
         other = cells_of("balanced", dataset="synthetic")["synthetic, K=100", method]
         assert other.config.server == make_config("synthetic", method).server
@@ -193,11 +194,18 @@ def test_the_best_step_has_the_highest_mean_and_all_its_seeds():
 
 
 def test_chosen_steps_are_those_of_the_committed_choice():
+    """In both directions: no best step is left out, and none is named that was not the best."""
     best = balanced_choice.best_steps(read_rows(DOCS / "results" / "balanced-choice.csv"))
-    for dataset, known in balanced.CHOSEN.items():
-        for n_clients, chosen in known.items():
-            for method, step in chosen.items():
-                assert best[f"{dataset}, K={n_clients}", method] == step
+    for (row, method), step in best.items():
+        dataset, n_clients = row.split(", K=")
+        assert balanced.chosen(dataset, int(n_clients), method) == step, (row, method)
+    named = {
+        (f"{dataset}, K={n_clients}", method)
+        for dataset, known in balanced.CHOSEN.items()
+        for n_clients, chosen in known.items()
+        for method in chosen
+    }
+    assert named <= best.keys()
 
 
 def test_rows_and_columns_choose_a_slice():

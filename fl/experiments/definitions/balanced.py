@@ -36,7 +36,7 @@ CHOSEN: Mapping[str, Mapping[int, Mapping[str, int]]] = {
     "mnist": {
         100: {
             "fedavg": 4, "fedavg-memory": 2, "fedcvr-bolt": 4, "fedcbs": 4, "oort": 4,
-            "cvr-steady": 4, "balanced-memory": 4, "full": 4,
+            "cvr-steady": 4, "balanced-memory": 4, "balanced-factor": 4, "full": 4,
         },
         1000: {
             "fedavg": 4, "fedavg-memory": 4, "fedcvr-bolt": 4, "fedcbs": 8, "oort": 4,
