@@ -18,6 +18,7 @@ from .objectives import Function, Metric
 from .outputs import FILES, Outputs, states_of
 from .own import ModelLike, Own
 from .plugins import DATASETS_GROUP, OWN, is_built_in, load, make_federation
+from .presets import untuned
 from .server import Server
 from .store import RunStore
 from .streams import Streams
@@ -185,7 +186,17 @@ def _adapted(config: RunConfig, federation: Federation) -> RunConfig:
             n,
             config.data.n_clients,
         )
-    return config.replace(data__dataset=federation.name, data__n_clients=n)
+    own = untuned(config) if federation.name != config.data.dataset else config
+    if own is not config:
+        logger.warning(
+            "the server step %g was chosen on %s; on the federation %r it is %r: set server.lr to "
+            "choose one yourself",
+            config.server.lr,
+            config.data.dataset,
+            federation.name,
+            own.server.optimiser,
+        )
+    return own.replace(data__dataset=federation.name, data__n_clients=n)
 
 
 @contextlib.contextmanager

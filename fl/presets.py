@@ -33,8 +33,8 @@ from .settings import look_up
 class Method:
     """A named pair of training algorithm and selection policy, with their options.
 
-    `step` is the length of the server's step on the data sets `TUNED`, where it takes the place
-    of the one that `server` says.
+    `steps` are lengths of the server's step by number of clients, on the data sets `TUNED`. There
+    they take the place of the step that `server` says.
     """
 
     algorithm: str = "fedavg"
@@ -46,7 +46,16 @@ class Method:
     features: Literal["model", "update", "head"] = "model"
     server: Options = dataclasses.field(default_factory=dict)
     server_samples: int = 0
-    step: float | None = None
+    steps: Mapping[int, float] = dataclasses.field(default_factory=dict)
+
+    def step(self, dataset: str, n_clients: int) -> float | None:
+        """Return the step that was chosen for a federation; None where none was.
+
+        It is that of the largest known number of clients not above `n_clients`.
+        """
+        if dataset not in TUNED or not self.steps:
+            return None
+        return self.steps[max((n for n in self.steps if n <= n_clients), default=min(self.steps))]
 
 
 def _bolt(
@@ -131,17 +140,17 @@ BALANCED = {
         features="head",
         aggregator="memory",
         server={"optimiser": "adaptive", "average": DECAY},
-        step=4.0,
+        steps={100: 4.0, 1000: 8.0},
     ),
     "balanced-factor": Method(
         policy="pivotal",
         features="head",
         aggregator="factor-memory",
         server={"optimiser": "adaptive", "average": DECAY},
-        step=8.0,
+        steps={100: 4.0, 1000: 8.0},
     ),
 }
-#: Data sets on which the `Method.step` holds: on Fashion-MNIST, with the same model, a step of 8
+#: Data sets on which the `Method.steps` hold: on Fashion-MNIST, with the same model, a step of 8
 #: costs `balanced-memory` 18 points.
 TUNED = ("digits", "mnist")
 
@@ -179,7 +188,7 @@ SERVER = {
     "fedavgm": Method(server={"momentum": 0.9}),
     "fedadam": Method(server={"optimiser": "adam"}),
     "fedyogi": Method(server={"optimiser": "yogi"}),
-    "fedavg-averaged": Method(server={"optimiser": "adaptive", "average": DECAY}, step=4.0),
+    "fedavg-averaged": Method(server={"optimiser": "adaptive", "average": DECAY}, steps={100: 4.0}),
     "fedavg-adaptive": Method(server={"optimiser": "adaptive"}),
     "fedavg-memory-adaptive": Method(aggregator="memory", server={"optimiser": "adaptive"}),
 }
@@ -301,16 +310,30 @@ def make_config(
             options=options,
         ),
         algorithm=AlgorithmConfig(chosen.algorithm, dict(chosen.algorithm_options)),
-        server=ServerConfig(**_server(chosen, dataset)),
+        server=ServerConfig(**chosen.server),
     )
-    return config.replace(**settings).replace(**given)
+    config = config.replace(**settings).replace(**given)
+    return _tuned(config, chosen, given.get("server", {}))
 
 
-def _server(method: Method, dataset: str) -> dict[str, Any]:
-    """Return the settings of the server's step: a fixed length where one was chosen."""
-    if method.step is None or dataset not in TUNED:
-        return dict(method.server)
-    return {**method.server, "optimiser": "sgd", "lr": method.step}
+def _tuned(config: RunConfig, method: Method, given: Mapping[str, Any]) -> RunConfig:
+    """Return the settings with the step that was chosen, unless the caller chooses a server step.
+
+    A length alone is that of a fixed step; a rule of the caller's has its own usual length.
+    """
+    step = method.step(config.data.dataset, config.data.n_clients)
+    if step is None or "optimiser" in given:
+        return config
+    return config.replace(server__optimiser="sgd", server__lr=given.get("lr", step))
+
+
+def untuned(config: RunConfig) -> RunConfig:
+    """Return the settings for data of the caller's own: without a step chosen on other data."""
+    method = METHODS.get(config.method.partition("+")[0], METHODS["fedavg"])
+    step = method.step(config.data.dataset, config.data.n_clients)
+    if step is None or (config.server.optimiser, config.server.lr) != ("sgd", step):
+        return config
+    return config.replace(server=ServerConfig(**method.server))
 
 
 def _dataset(named: str | None, changes: Mapping[str, Any]) -> str:
@@ -356,8 +379,7 @@ def resolve(file: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
         "method": changes.get("method") or _word(file, "method", "fedavg"),
     }
     preset = changes.get("preset") or (_word(file, "preset", "") if "preset" in file else None)
-    base = make_config(**named, preset=preset)
-    known = {**file, "method": named["method"], "preset": base.preset}
+    known = {**file, "method": named["method"]}
     if file.get("method", named["method"]) != named["method"]:
         # Settings of the file's own method do not describe the requested method.
         for own in ("algorithm", "aggregator", "aggregator_options", "server"):
@@ -366,6 +388,16 @@ def resolve(file: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
             own_selection = ("policy", "options", "features")
             kept = {k: v for k, v in known["selection"].items() if k not in own_selection}
             known["selection"] = kept
+    # The step of a preset depends on the number of clients, and gives way to a rule of the caller.
+    sized = {
+        f"{table}__{key}": value
+        for table, key in (("data", "n_clients"), ("server", "optimiser"), ("server", "lr"))
+        for settings in (known, changes)
+        if isinstance(settings.get(table), Mapping)
+        and (value := settings[table].get(key)) is not None
+    }
+    base = make_config(**named, preset=preset, **sized)
+    known["preset"] = base.preset
     if isinstance(data, Mapping):
         known["data"] = {**data, "dataset": named["dataset"]}
     return RunConfig.from_dict(merged(base.to_dict(), known)).replace(**changes)

@@ -9,7 +9,7 @@ from cvrcore.aggregators import ModelAverage
 from fl.config import ConfigError
 from fl.evaluation import Deployment, evaluate
 from fl.loop import run
-from fl.presets import make_config
+from fl.presets import METHODS, make_config
 from fl.server import Server
 
 CONFIG = tiny_config(rounds=7, server__lr=2.0, server__average=0.6)
@@ -86,7 +86,7 @@ def test_several_models_have_no_average():
 
 
 def test_presets_have_a_fixed_step_only_where_it_was_chosen():
-    steps = {"fedavg-averaged": 4.0, "balanced-memory": 4.0, "balanced-factor": 8.0}
+    steps = {"fedavg-averaged": 4.0, "balanced-memory": 4.0, "balanced-factor": 4.0}
     for method, step in steps.items():
         for dataset in ("mnist", "digits"):
             server = make_config(dataset, method).server
@@ -96,3 +96,14 @@ def test_presets_have_a_fixed_step_only_where_it_was_chosen():
             assert (server.optimiser, server.lr, server.average) == ("adaptive", None, 0.8)
     changed = make_config("mnist", "balanced-memory", server__lr=2.0).server
     assert (changed.lr, changed.average) == (2.0, 0.8)
+
+
+@pytest.mark.parametrize("method", [name for name, known in METHODS.items() if known.steps])
+def test_presets_train_at_their_default_size(method):
+    """A step that suits 1,000 clients breaks training with 50."""
+
+    def accuracy(name):
+        histories = [run(make_config("digits", name, rounds=60, seed=seed)) for seed in (0, 1)]
+        return np.mean([history.column("accuracy")[1][-5:] for history in histories])
+
+    assert accuracy(method) > accuracy("fedavg") - 0.02

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from fl.config import ConfigError, RunConfig
-from fl.presets import METHODS, PRESETS, TABLE, make_config
+from fl.config import ConfigError, RunConfig, ServerConfig
+from fl.presets import METHODS, PRESETS, TABLE, make_config, resolve
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -112,3 +112,28 @@ def test_a_method_with_another_policy_still_merges_its_own_way():
     assert config.selection.policy == "oort"
     assert config.selection.options == {}
     assert (config.aggregator, config.selection.features) == ("memory", "update")
+
+
+@pytest.mark.parametrize("dataset", ["digits", "mnist"])
+@pytest.mark.parametrize("method", ["balanced-memory", "balanced-factor", "fedavg-averaged"])
+def test_chosen_steps_follow_the_number_of_clients(method, dataset):
+    known = METHODS[method].steps
+    for n_clients in (20, 100, 999, 1000, 5000):
+        config = make_config(dataset, method, n_clients=n_clients)
+        step = known.get(1000, known[100]) if n_clients >= 1000 else known[100]
+        assert (config.server.optimiser, config.server.lr) == ("sgd", step)
+        read = resolve({"method": method, "data": {"dataset": dataset, "n_clients": n_clients}}, {})
+        assert read.server == config.server
+        assert resolve({"method": method}, {"dataset": dataset, "n_clients": n_clients}) == read
+    assert make_config("cifar10", method).server == ServerConfig(**METHODS[method].server)
+
+
+def test_a_server_rule_of_the_callers_does_not_get_the_chosen_length():
+    for optimiser in ("adam", "yogi", "adaptive"):
+        config = make_config("digits", "balanced-memory", server__optimiser=optimiser)
+        assert (config.server.optimiser, config.server.lr) == (optimiser, None)
+        assert resolve({"method": "balanced-memory", "server": {"optimiser": optimiser}}, {}) == (
+            config
+        )
+    assert make_config("digits", "balanced-memory", server__lr=2.0).server.lr == 2.0
+    assert make_config("digits", "balanced-memory", server__lr=2.0).server.optimiser == "sgd"

@@ -322,6 +322,25 @@ def test_a_federation_of_other_size_is_adapted_to_with_a_word(caplog):
         fl.run(config(), federation=federation(n_clients=3), model=make_net)
 
 
+def test_a_step_that_was_chosen_on_digits_is_not_taken_to_own_data(caplog):
+    rng = np.random.default_rng(0)
+    arrays = rng.normal(size=(200, 6)).astype(np.float32), rng.integers(0, 3, 200)
+    config = fl.make_config(
+        method="balanced-factor", rounds=2, n_clients=20, n_select=3, training__epochs=1
+    )
+    assert config.server.lr == 4.0
+    history = fl.run(
+        config, federation=Federation.from_arrays(*arrays, partition="iid", n_clients=20)
+    )
+    assert (history.config.server.optimiser, history.config.server.lr) == ("adaptive", None)
+    assert "server step 4 was chosen on digits" in caplog.text
+    set_by_hand = config.replace(server__lr=2.0)
+    again = fl.run(
+        set_by_hand, federation=Federation.from_arrays(*arrays, partition="iid", n_clients=20)
+    )
+    assert again.config.server.lr == 2.0
+
+
 def test_a_policy_watches_the_layer_that_is_named():
     given = {"federation": federation(), "model": make_net}
     settings = config(selection__policy="fedcvr-bolt", selection__options={"warmup": 1})
