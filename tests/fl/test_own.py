@@ -329,15 +329,11 @@ def test_a_step_that_was_chosen_on_digits_is_not_taken_to_own_data(caplog):
         method="balanced-factor", rounds=2, n_clients=20, n_select=3, training__epochs=1
     )
     assert config.server.lr == 4.0
-    history = fl.run(
-        config, federation=Federation.from_arrays(*arrays, partition="iid", n_clients=20)
-    )
+    own = Federation.from_arrays(*arrays, partition="iid", n_clients=20)
+    history = fl.run(config, federation=own, model="logistic")
     assert (history.config.server.optimiser, history.config.server.lr) == ("adaptive", None)
     assert "server step 4 was chosen on digits" in caplog.text
-    set_by_hand = config.replace(server__lr=2.0)
-    again = fl.run(
-        set_by_hand, federation=Federation.from_arrays(*arrays, partition="iid", n_clients=20)
-    )
+    again = fl.run(config.replace(server__lr=2.0), federation=own, model="logistic")
     assert again.config.server.lr == 2.0
 
 
