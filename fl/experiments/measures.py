@@ -24,7 +24,7 @@ CSV = (
     "sent",
     "gap_share", "gap_low", "gap_high", "gap_pairs", "samples", "at_equal_samples",
     "extra_megabytes", "server_ms", "simulated_seconds_to_target", "simulated_seconds", "pairs",
-    "commit", "machine", "command",
+    "last_five_first", "commit", "machine", "command",
 )  # fmt: skip
 #: Numbers that `versus` compares.
 _COMPARED = ("last_five", "spread", "worst_decile", "rounds_to_target", "megabytes_to_target")
@@ -57,6 +57,7 @@ def measure(results: Results, targets: Mapping[str, float | None] | None = None)
     with ``_2std``, two standard deviations; accuracies are in percent. ``difference`` is the
     mean paired difference of ``last_five`` to the baseline of the row, ``low`` and ``high``
     its interval, ``pairs`` their number; ``final_difference`` and so on that of ``final``.
+    ``last_five_first`` is that of the first seed alone.
     ``reached`` counts the seeds that met the target: the cell's own, or that of its row in
     `targets`. ``gap_share`` and what `shares.costs` returns with it compare the cell with FedAvg
     and with full participation; ``commit`` and ``machine`` say where its runs were made.
@@ -76,6 +77,8 @@ def measure(results: Results, targets: Mapping[str, float | None] | None = None)
         row["reference"] = base.column
         for name, over_seeds in found.items():
             row |= {name: over_seeds.mean, f"{name}_2std": over_seeds.two_std}
+        runs = cell.by_seed
+        row["last_five_first"] = read["last_five"](runs[min(runs)]) if runs else None
         row |= costs(cell.by_seed, plain[cell.row], full[cell.row], results.form[1])
         row |= origins(cell.runs)
         for name, prefix in {"last_five": "", "final": "final_"}.items():

@@ -14,7 +14,7 @@ from fl.experiments.export import export, fill
 from fl.experiments.measures import rows_of
 from fl.experiments.results import read_results
 from fl.experiments.statistics import interval
-from fl.store import RunStore, StoreError
+from fl.store import RunStore, StoreError, read_history
 
 SMALL = {"quick": True, "dataset": "digits", "rounds": 6, "seeds": 2}
 FIELDS = {"experiment", "title", "quick", "preset", "command", "metric", "cells", "figures"}
@@ -142,6 +142,8 @@ def test_differences_are_paired_by_seed(two_methods):
     assert bolt["difference"] == pytest.approx(bolt["last_five"] - base["last_five"])
     assert bolt["low"] is None is bolt["high"]  # two seeds
     assert (bolt["pairs"], base["pairs"]) == (2, 0)
+    first = read_history(out / "classification-quick" / "digits" / "fedavg" / "seed-0")
+    assert base["last_five_first"] == pytest.approx(100 * first.last_five())
     assert base["difference"] is None
     assert rows["ifca"]["last_five"] is None
 
