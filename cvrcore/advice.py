@@ -146,7 +146,7 @@ def recommend(
         )  # fmt: skip
     visits = n_rounds * n_select / n_clients
     one = 4.0 * model_size
-    updates = (n_clients + EXTRA) * one
+    updates = (n_clients + 2 + EXTRA) * one  # and their sum in float64
     factors = (n_outputs + 1 + EXTRA) * one
     adaptive: dict[str, str | bool] = {"kind": "adaptive", "averaged": True}
     if visits >= FEW_VISITS and updates <= limit:
