@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import data, federation, policies, reproduction, system, watch
+from . import data, federation, methods, policies, reproduction, system, watch
 from .errors import exit_code
 
 __all__ = ["app", "exit_code"]
@@ -25,5 +25,6 @@ app.add_typer(data.app, name="data")
 app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
     system.bench
 )
+app.command("methods")(methods.methods)
 app.command("policies")(policies.policies)
 app.add_typer(system.config_app, name="config")

@@ -46,7 +46,7 @@ def run(
     model: Model = None,
     method: Annotated[
         str | None,
-        option(f"Method: {METHODS}, a variant, or METHOD+POLICY.", "--method", default="fedavg"),
+        option(f"Method: {METHODS}. Or METHOD+POLICY.", "--method", default="fedavg"),
     ] = None,
     policy: Annotated[
         str | None,
@@ -163,7 +163,9 @@ def _show(history: History, as_json: bool) -> None:
 def compare(
     methods: Annotated[
         list[str] | None,
-        typer.Argument(help=f"Methods: {METHODS}, ...", show_default="fedavg fedcvr-bolt"),
+        typer.Argument(
+            help=f"Methods: {METHODS}. Or METHOD+POLICY.", show_default="fedavg fedcvr-bolt"
+        ),
     ] = None,
     dataset: Dataset = None,
     model: Model = None,

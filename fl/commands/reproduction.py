@@ -17,9 +17,9 @@ def reproduce(
     experiment: Annotated[
         str,
         typer.Argument(
-            help="classification, kernels, regression, participation, ablations, theory, "
-            "overview, all; scripts, ceiling, policies, devices, map, beyond, holdout, "
-            "balanced-choice, balanced, variance, step-error, leakage."
+            help="Of the paper: classification, kernels, regression, participation, ablations, "
+            "theory, overview; all: these seven. Ours: scripts, ceiling, policies, devices, map, "
+            "beyond, holdout, balanced-choice, balanced, variance, step-error, leakage."
         ),
     ],
     preset: Preset = None,
@@ -48,11 +48,12 @@ def reproduce(
         option(
             "Number of paired seeds.",
             "--seeds",
-            default="3 or 5, as the table says; regression 20",
+            default="the experiment's own; most 3 or 5, regression 20",
         ),
     ] = None,
     rounds: Annotated[
-        int | None, option("Rounds.", "--rounds", default="MNIST 200, others 100")
+        int | None,
+        option("Rounds.", "--rounds", default="the experiment's own; most: MNIST 200, others 100"),
     ] = None,
     quick: Annotated[
         bool | None,
@@ -68,7 +69,7 @@ def reproduce(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Reproduce a table or figure of the paper; finished runs are not run again."""
+    """Reproduce a table or figure, the paper's or ours; finished runs are not run again."""
     options = locals()
     with clear_errors(out, "the same command continues where it stopped"):
         from ..experiments import Request

@@ -23,8 +23,10 @@ DATASETS = (
     "digits, mnist, fashion-mnist, cifar10, cifar100, synthetic, regression, shakespeare or adult"
 )
 METHODS = (
-    "fedavg, power-of-choice, active, fedprox, ifca, fesem, fedcbs, oort, fedcvr-bolt, "
-    "fedavg-memory, cvr-steady, balanced-memory or balanced-factor"
+    "fedavg; a policy (fedcvr-bolt, oort, pivotal, ...); a training algorithm (fedprox, scaffold, "
+    "ifca, ...); a server step (fedavg-averaged, fedadam, ...); remembered updates (fedavg-memory, "
+    "balanced-memory, cvr-steady, ...); a variant with one part changed (fedcvr-bolt-mass, ...). "
+    "`cvrcore methods` lists all"
 )
 Dataset = Annotated[
     str | None,
@@ -44,7 +46,14 @@ Model = Annotated[
     ),
 ]
 Device = Annotated[str | None, option("cpu, cuda, cuda:1, mps or auto.", "--device", default="cpu")]
-Preset = Annotated[str | None, option("paper or scripts.", "--preset", default="paper")]
+Preset = Annotated[
+    str | None,
+    option(
+        "Settings of the paper's text (paper) or of its authors' scripts (scripts).",
+        "--preset",
+        default="paper",
+    ),
+]
 Rounds = Annotated[
     int | None,
     option("Rounds.", "--rounds", default="MNIST 200, others 100; preset scripts 200"),
@@ -70,12 +79,14 @@ EvalEvery = Annotated[int | None, option("Evaluate every n rounds.", "--eval-eve
 ServerLr = Annotated[
     float | None,
     option(
-        "Step length of the server.",
+        "Server learning rate (server step): the factor on the aggregated update.",
         "--server-lr",
         default="1; fedadam, fedyogi 0.01; at most 3 if adaptive, 8 if averaged",
     ),
 ]
-Target = Annotated[float | None, option("Accuracy to time.", "--target", default="none")]
+Target = Annotated[
+    float | None, option("Report the first round with this accuracy.", "--target", default="none")
+]
 File = Annotated[
     Path | None,
     option("TOML (or JSON) file of settings; arguments win.", "--config", default="none"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,7 +47,9 @@ def is_one_line(text, message):
 # -- in this process ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["run", "compare", "reproduce", "report", "bench", "config"])
+@pytest.mark.parametrize(
+    "name", ["run", "compare", "methods", "reproduce", "report", "bench", "config"]
+)
 def test_every_command_has_help(name):
     result = invoke(name, "--help")
     assert result.exit_code == 0
@@ -60,6 +63,22 @@ def test_help_shows_every_default():
     for line in options:
         if not any(flag in line for flag in flags):
             assert "default:" in line, line
+
+
+def test_methods_are_listed_by_what_they_change_of_fedavg():
+    from fl.presets import METHODS
+
+    rows = {row["method"]: row for row in json.loads(invoke("methods", "--json").stdout)}
+    assert list(rows) == list(METHODS)
+    assert "Other" not in {row["kind"] for row in rows.values()}
+    assert rows["fedavg-averaged"]["server"] == "step 4, averaged"
+    on_images = json.loads(invoke("methods", "--dataset", "cifar10", "--json").stdout)
+    cifar = {row["method"]: row for row in on_images}
+    assert cifar["fedavg-averaged"]["server"] == "step adapts, averaged"
+    text = invoke("methods").stdout
+    assert "fedprox (mu=0.1)" in text
+    assert "policy pivotal (features=head); aggregator memory; server step 4, averaged" in text
+    assert invoke("methods", "--dataset", "mnits").exit_code == 2
 
 
 def test_data_commands(tmp_path):
@@ -273,13 +292,16 @@ def test_full_disk_is_one_line_and_leaves_nothing_to_trust(tmp_path):
     assert json.loads(again.stdout)["rounds"] == 30
 
 
-def test_help_names_every_method_and_data_set():
+def test_help_names_methods_of_each_kind_and_every_data_set():
+    from fl import presets
     from fl.commands.settings import DATASETS, METHODS
     from fl.data import DATASETS as KNOWN
-    from fl.presets import BALANCED, STEADY, TABLE
 
-    named = set(METHODS.replace(" or ", ", ").split(", "))
-    assert named == {*TABLE, *BALANCED, "fedavg-memory", STEADY}
+    inside = re.findall(r"\(([^)]*), \.\.\.\)", METHODS)
+    named = {name for part in inside for name in part.split(", ")}
+    assert named <= set(presets.METHODS)
+    kinds = ("TABLE", "ABLATIONS", "BEYOND", "BALANCED", "ZOO", "SERVER", "TRAINING")
+    assert all(named & set(getattr(presets, kind)) for kind in kinds)
     assert set(DATASETS.replace(" or ", ", ").split(", ")) == set(KNOWN)
 
 
