@@ -23,12 +23,13 @@ _HUGE = 1e300  # losses near the largest double must not overflow in sqrt(n) * l
 
 
 class ActiveSelector(Selector):
-    r"""Softmax sampling of client values :math:`v_k = \sqrt{n_k}` x mean loss [1]_.
+    r"""Softmax sampling of a client value: sqrt(samples) times mean loss [1]_.
 
-    Each round: drop the ``floor(alpha1 * E)`` of the E eligible clients with the smallest
-    value; draw ``floor((1 - alpha3) * P)`` of the rest without replacement, in proportion
-    to ``exp(alpha2 * v)``; draw the remaining places uniformly from all clients not yet
-    drawn. The drop keeps enough clients for the draw and breaks ties at random.
+    The value v is :math:`\sqrt{n_k}` times the mean loss. Each round: drop the
+    ``floor(alpha1 * E)`` of the E eligible clients with the smallest value; draw
+    ``floor((1 - alpha3) * P)`` of the rest without replacement, in proportion to
+    ``exp(alpha2 * v)``; draw the remaining slots uniformly from all clients not yet drawn. The
+    drop keeps enough clients for the draw and breaks ties at random.
 
     The loss is the mean over the client's training samples of the model it was sent,
     *before* local training. `probe` returns the clients without a known loss: all clients

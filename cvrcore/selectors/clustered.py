@@ -133,17 +133,18 @@ def angles(rows: Float) -> Float:
 
 
 class ClusteredSelector(Selector):
-    r"""One draw from each of m laws over clients: clustered sampling [1]_.
+    r"""One draw from each of m sampling distributions over clients: clustered sampling [1]_.
 
-    The laws sum to 1 each, and the probabilities of a client over all laws to
+    Each distribution sums to 1, and the probabilities of a client over all of them to
     :math:`m\alpha_k` (to rounding, whatever the sizes), so that the plain mean of the drawn
     models is unbiased: use the aggregator ``mean``, or ``importance``, which is then the same.
-    Compared with `multinomial`, a client is in few laws, and the sample varies less.
+    Compared with `multinomial`, a client is in few distributions, and the sample varies less.
 
     ``form="size"`` packs clients by size, the largest first. ``form="similarity"`` cuts a Ward
-    tree of the angles between last updates at mass 1 / m, so that a law is over similar
-    clients. A client of more than 1 / m of the samples first gets laws of its own, as many as
-    fit, and enters with the rest. Among available clients alpha_k is over those.
+    tree of the angles between last updates at mass 1 / m, so that a distribution is over similar
+    clients. A client of more than 1 / m of the samples first gets distributions of its own, as
+    many as fit, and enters the others with the rest of its weight. Among available clients
+    alpha_k is over those.
 
     Public code passes the matrix of distances to Ward's method as if it were observations,
     does not clip the cosine, and is biased by a quarter with one client above 1 / m.

@@ -38,11 +38,12 @@ from .uniform import uniform_selection
 
 
 class CoalitionSelector(CoalitionState):
-    """The FedCVR-Bolt server: the state that it keeps between rounds, and the fast path.
+    """One client from each coalition of clients with similar models: FedCVR-Bolt.
 
-    A round costs O(P K D) for the affinity, at most about ten products of K x K with K x P
-    for the eigenvectors, and O(K D) for the scores; no K x K matrix per coordinate is formed
-    unless that is the smaller form.
+    This is the server: the state that it keeps between rounds, and the fast path. A round costs
+    O(P K D) for the affinity, at most about ten products of K x K with K x P for the
+    eigenvectors, and O(K D) for the scores; no K x K matrix per coordinate is formed unless that
+    is the smaller form.
 
     Parameters
     ----------

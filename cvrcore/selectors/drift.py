@@ -26,7 +26,7 @@ from .guards import Guards
 
 
 class DriftSelector(Selector):
-    r"""Whom to ask when the server remembers: by how far the remembered update has drifted; ours.
+    r"""Sampling by how far the update that the server remembers of a client has drifted; ours.
 
     With the aggregator ``memory`` the step is
     :math:`\sum_k \alpha_k m_k + \sum_S (\alpha_k / \pi_k)(u_k - m_k)`. For independent draws

@@ -18,7 +18,7 @@ KVIB_DESIGNS: Final = ("systematic", "poisson")
 
 
 class KVibSelector(Selector):
-    r"""Online learning of the sampling law of least variance [1]_.
+    r"""Online learning of the inclusion probabilities of least variance [1]_.
 
     With :math:`\theta = \min(1, (K / (T P))^{1/3})` the inclusion probability is
 

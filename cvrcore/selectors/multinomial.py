@@ -18,7 +18,7 @@ MULTINOMIAL_DESIGNS: Final = ("independent", "systematic")
 
 
 class MultinomialSelector(Selector):
-    """P draws with replacement, each in proportion to sample counts [1]_ (their scheme I).
+    """P draws with replacement in proportion to sample counts: scheme I of Li et al. (2020) [1]_.
 
     Use it with the aggregator ``mean``, which weighs a client by how often it was drawn: the
     step is then unbiased, and the same as that of ``importance``. A client that was drawn

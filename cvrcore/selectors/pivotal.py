@@ -31,7 +31,7 @@ LAWS: Final = ("size", "even")
 
 
 class PivotalSelector(Selector):
-    r"""Spatially balanced sample with exact inclusion probabilities; ours as a policy.
+    r"""Clients spread evenly over features, with exact inclusion probabilities: pivotal method.
 
     Each client has a row of features: the watched coordinates that it last reported, or rows
     that are given. The local pivotal method [1]_ draws clients so that near rows seldom come
