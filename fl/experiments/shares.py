@@ -196,8 +196,11 @@ def extra_megabytes(ours: Histories, base: Histories) -> float | None:
 def costs(
     ours: Histories, base: Histories, ceilings: Sequence[Histories], scale: float
 ) -> Mapping[str, float | int | None]:
-    """Return the columns that compare a cell with FedAvg and with the ceiling of its row."""
-    ends = any(is_plain(run.config) or is_full(run.config) for run in ours.values())
+    """Return the columns that compare a cell with FedAvg and with the ceiling of its row.
+
+    The two ends of the gap, the runs of `base` themselves and full participation, have no share.
+    """
+    ends = any(run is base.get(s) or is_full(run.config) for s, run in ours.items())
     share = Share(0) if ends else share_closed(ours, base, ceilings)
     equal = spread(at_equal_samples(ours, base).values()).mean
     return {

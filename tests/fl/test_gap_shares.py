@@ -133,6 +133,21 @@ def test_the_baseline_of_the_row_is_fedavg_at_its_best_step(tmp_path):
     assert plain_runs(cells, "full")[0].config.server.lr is None
 
 
+def test_a_row_s_baseline_has_no_share_and_fedavg_at_another_step_has_one(tmp_path):
+    levels = {"fedavg, step 1": (3, 1.0, 0.8), "fedavg": (3, 4.0, 0.9), "full": (K, 8.0, 0.95)}
+    runs = {column: [f"{column}-{seed}" for seed in range(3)] for column in levels}
+    for column, (n_select, lr, level) in levels.items():
+        settings = {"selection__n_select": n_select, "server__lr": lr}
+        for seed, place in enumerate(runs[column]):
+            values = [level + seed / 1000] * 5
+            history(tmp_path / place, "fedavg", seed, values, **settings)
+    plan(tmp_path, "table", runs, baseline="fedavg")
+    rows = {row["column"]: row for row in measure(read_results(tmp_path))}
+    assert [rows[name]["gap_share"] for name in ("fedavg", "full")] == [None, None]
+    assert [rows[name]["gap_pairs"] for name in ("fedavg", "full")] == [0, 0]
+    assert_allclose(rows["fedavg, step 1"]["gap_share"], -100 * 0.1 / 0.05)
+
+
 def test_the_servers_step_belongs_to_the_method(tmp_path):
     plain = {0: history(tmp_path / "a", values=[0.5])}
     long = {0: history(tmp_path / "b", values=[0.6], server__lr=2.0)}
