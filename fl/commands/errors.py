@@ -1,4 +1,7 @@
-"""Mistakes of the user and of the machine in one line each, with an exit code."""
+"""Mistakes of the user and of the machine in one line each, with an exit code.
+
+A list in a message, such as that of addresses that failed, keeps one line for each item.
+"""
 
 from __future__ import annotations
 
@@ -117,4 +120,14 @@ def _fail(message: str) -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Return a text in one line; lines that are indented are items, and keep their line."""
+    shown: list[str] = []
+    for line in text.splitlines():
+        words = " ".join(line.split())
+        if line.startswith("  ") and shown:
+            shown.append(f"  {words}")
+        elif shown and not shown[-1].startswith("  "):
+            shown[-1] += f" {words}"
+        elif words:
+            shown.append(words)
+    return "\n".join(shown)

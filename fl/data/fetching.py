@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import tarfile
 import tempfile
@@ -20,6 +21,7 @@ from .files import MAX_UNPACKED, Source, cache_dir, locate, search_places
 TIMEOUT = 20.0  # seconds without an answer, or without a byte
 DEADLINE = 1800.0  # seconds for one file from one mirror
 MAX_MEMBERS = 1000
+REASON = 100  # characters of the reason why an address failed
 
 
 def download(
@@ -117,7 +119,7 @@ def retrieve(
         except (OSError, ValueError) as error:  # the network's errors are OSErrors
             failures.append(f"  {url}: {_reason(error)}")
     reasons = "\n".join(failures)
-    raise DataError(f"{dataset}: {name} could not be downloaded\n{reasons}")
+    raise DataError(f"{dataset}: {name} could not be downloaded from\n{reasons}")
 
 
 class _Progress:
@@ -179,6 +181,9 @@ def _file_md5(path: Path) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """One line: of a failed connection its innermost cause, else the message itself."""
+    """One short line: of a failed connection its innermost cause, else the message itself."""
     cause = getattr(error.args[0], "reason", error) if error.args else error
-    return (str(cause).splitlines() or [type(error).__name__])[0]
+    line = (str(cause).splitlines() or [type(error).__name__])[0]
+    if "resolve" in line:
+        return "the host name cannot be resolved; is there a network?"
+    return re.sub(r"^\w+\(host=.*?\): ", "", line)[:REASON]

@@ -8,7 +8,9 @@ from data_files import (
     cifar10_records,
     cifar_archive,
 )
+from typer.testing import CliRunner
 
+from fl.cli import app
 from fl.data import DATASETS, DataError, cache_dir, fetch, find_files
 from fl.data.fetching import _Progress, unpack
 from fl.data.packages import Package
@@ -38,6 +40,29 @@ def test_second_mirror_is_tried_and_its_archive_unpacked(tmp_path, monkeypatch):
     assert not list(cache_dir().rglob("*.tar.gz"))
     assert fetch("cifar10") == files
     assert len(asked) == 2
+
+
+def test_a_failed_download_has_one_address_a_line_with_a_short_reason(monkeypatch):
+    from requests.exceptions import ConnectionError as Refused
+    from urllib3.exceptions import MaxRetryError, NameResolutionError
+
+    def retrieve(url, **options):
+        host = url.split("/")[2]
+        if host.startswith("www"):
+            cause = NameResolutionError(host, None, OSError("Name or service not known"))
+            raise Refused(MaxRetryError(None, url, cause))
+        raise ValueError("MD5 hash of downloaded file does not match: " + "0123456789" * 20)
+
+    monkeypatch.setattr("pooch.retrieve", retrieve)
+    result = CliRunner().invoke(app, ["data", "fetch", "cifar10"])
+    assert result.exit_code == 2
+    lines = result.stderr.splitlines()
+    at = next(i for i, line in enumerate(lines) if "could not be downloaded from" in line)
+    first, second = lines[at + 1 :]
+    assert first.startswith("  https://www.cs.toronto.edu/")
+    assert first.endswith(": the host name cannot be resolved; is there a network?")
+    assert "does not match" in second
+    assert len(second) < 200
 
 
 def test_a_slow_download_is_given_up():
