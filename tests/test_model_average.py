@@ -1,5 +1,8 @@
 """The average of models against pandas' exponential mean, plain means and torch's AveragedModel."""
 
+import itertools
+import sys
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -86,6 +89,8 @@ def test_what_it_returns_and_takes_is_copied():
         ([], "model must have at least one array"),
         ([np.ones(3)], r"model must have arrays of shapes \[\(2,\)\], got \[\(3,\)\]"),
         ([np.ones(2), np.ones(2)], "model must have arrays of shapes"),
+        ([np.ones(2) + 1j], "model must have arrays of real numbers, got complex128 in array 0"),
+        ([np.array(["a", "b"])], "model must have arrays of real numbers, got <U1 in array 0"),
     ],
 )
 def test_a_model_that_does_not_fit_changes_nothing(bad, said):
@@ -95,6 +100,77 @@ def test_a_model_that_does_not_fit_changes_nothing(bad, said):
         average.update(bad)
     assert average.count == 1
     assert_array_equal(average.arrays[0], np.ones(2))
+
+
+def test_an_array_without_dimensions_stays_one(tmp_path):
+    average = ModelAverage(0.8)
+    for value in (1.0, 2.0, 3.0):
+        (averaged,) = average.update([np.array(value, dtype=np.float32)])
+    assert isinstance(averaged, np.ndarray)
+    assert (averaged.shape, averaged.dtype) == ((), np.float32)
+    assert_allclose(averaged, 2.0)
+    save_state(tmp_path / "average.npz", average.state_dict())
+    for state in (average.state_dict(), load_state(tmp_path / "average.npz")):
+        other = ModelAverage(0.8)
+        other.load_state_dict(state)
+        assert_array_equal(other.arrays[0], averaged)
+
+
+def test_far_apart_models_have_a_finite_average():
+    average = ModelAverage(0.5)
+    average.update([np.array([3e38, 1.0], dtype=np.float32)])
+    (averaged,) = average.update([np.array([-3e38, 3.0], dtype=np.float32)])
+    assert_allclose(averaged, [0.0, 2.0], atol=1e32)
+
+
+def test_an_average_that_would_not_be_finite_is_refused():
+    average, most = ModelAverage(0.8), np.finfo(np.float32).max
+    average.load_state_dict({"count": 9, "means": [np.array([1e300])]})
+    with pytest.raises(ValueError, match="model must have a finite average in its own type, "):
+        average.update([np.array([most], dtype=np.float32)])
+    assert average.count == 9
+    assert_array_equal(average.arrays[0], [1e300])
+
+
+@pytest.mark.parametrize("verb", ["update", "load_state_dict"])
+def test_an_exception_at_any_line_never_leaves_a_count_of_other_means(verb):
+    first, other = ModelAverage(0.5), ModelAverage(0.5)
+    for value in (1.0, 3.0, 9.0):
+        other.update([np.full(3, value)])
+    for number in itertools.count(1):
+        first.load_state_dict({"count": 1, "means": [np.ones(3)]})
+        argument = [np.full(3, 3.0)] if verb == "update" else other.state_dict()
+        if not interrupted(getattr(first, verb), argument, number):
+            break
+        after = {"update": (2, 2.0), "load_state_dict": (3, 5.5)}[verb]
+        assert (first.count, first.arrays[0][0]) in [(1, 1.0), after]
+    assert number > 5
+
+
+def interrupted(call, argument, number):
+    """Call, raise at the `number`-th line or instruction of averaging.py; tell whether it did."""
+    seen = 0
+
+    def trace(frame, event, _):
+        nonlocal seen
+        if not frame.f_code.co_filename.endswith("averaging.py"):
+            return None
+        frame.f_trace_opcodes = True
+        if event in ("line", "opcode"):
+            seen += 1
+            if seen == number:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(trace)
+        call(argument)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, 2.0, np.nan])

@@ -14,6 +14,8 @@ Array = NDArray[Any]
 Arrays = list[Array]
 #: The usual decay: about five models count.
 DECAY: Final = 0.8
+#: Kinds of arrays in a model: floats, integers and truth values.
+_KINDS: Final = "fiub"
 
 
 class ModelAverage:
@@ -24,7 +26,8 @@ class ModelAverage:
     the average takes the swing out and keeps the progress. With ``t`` models before, the newest
     one counts ``max(1 - decay, 1 / (t + 1))``, so that early averages are plain means.
 
-    Real arrays are averaged, in float32 at least; others, such as counters, are the newest.
+    Arrays of floats are averaged, in their own type but in float32 at least; integers and truth
+    values, such as counters, are the newest.
 
     Parameters
     ----------
@@ -52,18 +55,22 @@ class ModelAverage:
         self.decay = check_number(decay, "decay", minimum=0.0)
         if self.decay >= 1.0:
             raise ValueError(f"decay must be below 1, got {decay:g}")
-        self.count = 0  # models so far
-        self._means: Arrays = []
+        self._state: tuple[int, Arrays] = (0, [])  # one name: an interrupt leaves both or neither
+
+    @property
+    def count(self) -> int:
+        """Models so far."""
+        return self._state[0]
 
     @property
     def nbytes(self) -> int:
         """Bytes kept between rounds: one model."""
-        return sum(array.nbytes for array in self._means)
+        return sum(array.nbytes for array in self._state[1])
 
     @property
     def arrays(self) -> Arrays:
         """A copy of the average; empty before the first model."""
-        return [array.copy() for array in self._means]
+        return [array.copy() for array in self._state[1]]
 
     def update(self, model: Sequence[Array]) -> Arrays:
         """Take in the newest model, and return the average.
@@ -71,22 +78,33 @@ class ModelAverage:
         Raises
         ------
         ValueError
-            If there is no array, a value is not finite, or shapes are not those of the models
-            before; nothing changes.
+            If there is no array, one is not of real numbers, a value of it or of the average is
+            not finite, or shapes are not those of the models before; nothing changes.
         """
         newest = [np.asarray(array) for array in model]
         if not newest:
             raise ValueError("model must have at least one array, got none")
+        count, means = self._state
         shapes = [array.shape for array in newest]
-        if self.count and shapes != (before := [mean.shape for mean in self._means]):
+        if count and shapes != (before := [mean.shape for mean in means]):
             raise ValueError(f"model must have arrays of shapes {before}, got {shapes}")
         for i, array in enumerate(newest):
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
+            if array.dtype.kind not in _KINDS:
+                raise ValueError(
+                    f"model must have arrays of real numbers, got {array.dtype} in array {i}; "
+                    "convert it, or leave it out"
+                )
+            if not np.isfinite(array).all():
                 raise ValueError(f"model must be finite, got a value that is not in array {i}")
-        weight = max(1.0 - self.decay, 1.0 / (self.count + 1))
-        means = self._means or newest
-        moved = [_moved(m, x, weight) for m, x in zip(means, newest, strict=True)]
-        self._means, self.count = moved, self.count + 1
+        weight = max(1.0 - self.decay, 1.0 / (count + 1))
+        moved = [_moved(m, x, weight) for m, x in zip(means or newest, newest, strict=True)]
+        for i, array in enumerate(moved):
+            if not np.isfinite(array).all():
+                raise ValueError(
+                    "model must have a finite average in its own type, got values too large for "
+                    f"{array.dtype} in array {i}; average it in float64"
+                )
+        self._state = count + 1, moved
         return self.arrays
 
     def state_dict(self) -> dict[str, Any]:
@@ -109,11 +127,11 @@ class ModelAverage:
         if not isinstance(means, list) or bool(means) != bool(count):
             raise ValueError("means must be a list of arrays, empty only before the first model")
         for array in means:
-            if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+            if not isinstance(array, np.ndarray) or array.dtype.kind not in _KINDS:
                 raise ValueError(f"means must hold arrays of numbers, got {type(array).__name__}")
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
+            if not np.isfinite(array).all():
                 raise ValueError("means must be finite")
-        self.count, self._means = count, [array.copy() for array in means]
+        self._state = count, [array.copy() for array in means]
 
 
 def _moved(mean: Array, newest: Array, weight: float) -> Array:
@@ -123,5 +141,7 @@ def _moved(mean: Array, newest: Array, weight: float) -> Array:
     kind = max(newest.dtype, np.dtype(np.float32))
     if weight == 1.0:
         return newest.astype(kind)
-    moved: Array = mean + kind.type(weight) * (newest.astype(kind, copy=False) - mean)
-    return moved
+    # Not as a step along a difference: that of two finite models may be too large for their type.
+    with np.errstate(over="ignore"):
+        moved = kind.type(1.0 - weight) * mean + kind.type(weight) * newest.astype(kind, copy=False)
+        return np.asarray(moved, dtype=kind)  # an array, also without dimensions
