@@ -35,12 +35,20 @@ class Regime:
 
 
 def regime_table(rows: Sequence[Row]) -> Table:
-    """Return the last five of every method by regime, and in brackets its gain on FedAvg."""
+    """Return the last five of every method by regime, and in brackets its gain on FedAvg.
+
+    Regimes in which no method was run share the last line.
+    """
     methods = list(dict.fromkeys(row["column"] for row in rows))
+    started = {row["row"] for row in rows if row["seeds"]}
     lines: dict[str, Row] = {}
     for row in rows:
-        line = lines.setdefault(row["row"], {"row": row["row"]})
-        line[row["column"]] = _cell(row)
+        if row["row"] in started:
+            line = lines.setdefault(row["row"], {"row": row["row"]})
+            line[row["column"]] = _cell(row)
+    left = len({row["row"] for row in rows}) - len(started)
+    if left:
+        lines[""] = {"row": f"{left} other regimes", **dict.fromkeys(methods, "not run")}
     columns = [Column("last five, % (minus fedavg)", "row")]
     return Table([*columns, *(Column(m, m) for m in methods)], list(lines.values()))
 

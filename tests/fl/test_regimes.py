@@ -40,6 +40,19 @@ def test_names_of_rows_are_read_as_they_were_written():
         Regime.of("mnist")
 
 
+def test_regimes_without_a_run_share_the_last_line():
+    rows = [
+        cell(f"K=100, {percent} %, alpha 0.1", method, value, seeds=3 if value else 0)
+        for percent, values in {1: (0, 0), 5: (80.0, 0), 10: (81.0, 82.0), 30: (0, 0)}.items()
+        for method, value in zip(("fedavg", "pivotal"), values, strict=True)
+    ]
+    text = regime_table(rows).markdown()
+    assert text.count("K=100") == 2
+    assert "| K=100, 5 %, alpha 0.1 | 80.0 | not run |" in text
+    assert text.rstrip().endswith("| 2 other regimes | not run | not run |")
+    assert "other" not in regime_table(rows[2:6]).markdown()
+
+
 def test_a_step_is_stable_while_it_costs_no_more_than_a_point():
     base = "K=100, 10 %, alpha 0.1"
     rows = [
