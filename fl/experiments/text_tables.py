@@ -56,7 +56,8 @@ def document_tables(results: Results, rows: Sequence[Row], paired: Sequence[Row]
         return {"": Table(STEP_ERROR, rows).markdown(left=4)}
     if results.name == "leakage":
         return {"": Table(LEAKAGE, rows).markdown(left=2)}
-    commands = dict.fromkeys(whole_table(row["command"]) for row in rows if row.get("seeds"))
+    named = [row["command"] for row in rows if row.get("seeds") and row.get("command")]
+    commands = dict.fromkeys(map(whole_table, named))
     tail = "".join(f"\n`{command}`\n" for command in commands)
     if results.name == "theory":
         return {"": Table(THEORY, rows).markdown(left=1)}

@@ -13,6 +13,8 @@ from fl.experiments.documents import completed, defined, fill_pages, merged, rea
 from fl.experiments.measures import CSV
 from fl.experiments.paper import CLASSIFICATION
 from fl.experiments.policy_tables import policy_tables
+from fl.experiments.results import Results
+from fl.experiments.text_tables import document_tables
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / "results.md", *sorted((DOCS / "results").glob("*.md"))]
@@ -308,6 +310,17 @@ def test_rows_survive_their_csv_file(tmp_path):
     write_rows(tmp_path / "a.csv", rows)
     assert read_rows(tmp_path / "a.csv") == rows
     assert read_rows(tmp_path / "none.csv") == []
+
+
+def test_rows_without_a_command_have_a_table(monkeypatch):
+    """Python 3.11 splits None by reading the standard input."""
+    monkeypatch.setattr("sys.stdin", None)
+    results = Results("beyond", "Beyond", "accuracy", (), "", baseline="fedavg")
+    rows = [row("x", 3, last_five=80.0), row("y", 3, command="cvrcore reproduce a --seeds 1")]
+    text = document_tables(results, rows, [])[""]
+    assert "| a | x | 3 | 80.00 |" in text
+    assert text.endswith("\n`cvrcore reproduce a`\n")
+    assert text.count("`") == 2
 
 
 def test_cells_that_never_ran_are_shown():
