@@ -124,15 +124,45 @@ class Deployed:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; other entries of `state` are ignored."""
-        if self._average is not None:
-            self._average.load_state_dict(state["average"])
-            shapes = [mean.shape for mean in self._average.arrays]
-            if shapes not in ([], [self._algorithm.models[0].shape]):
-                raise ValueError(f"average must be of one model of this run, got shapes {shapes}")
-        if "best" in state:
-            value, models = state["best"]
-            self._best = float(value), models
+        """Restore what `state_dict` returned; other entries of `state` are ignored.
+
+        Raises
+        ------
+        ValueError
+            If it is damaged, or of another run; nothing changes then.
+        """
+        average = None if self._average is None else self._loaded(self._average.decay, state)
+        best = _best(state["best"], self._algorithm.models) if "best" in state else self._best
+        self._average, self._best = average, best
+
+    def _loaded(self, decay: float, state: dict[str, Any]) -> ModelAverage:
+        """Return the average of a state."""
+        if "average" not in state:
+            raise ValueError(
+                "average must be the state of a ModelAverage, got a state without one: it is of a "
+                "run with server.average = 0"
+            )
+        average = ModelAverage(decay)
+        average.load_state_dict(state["average"])
+        shapes = [mean.shape for mean in average.arrays]
+        if shapes not in ([], [self._algorithm.models[0].shape]):
+            raise ValueError(f"average must be of one model of this run, got shapes {shapes}")
+        return average
+
+
+def _best(saved: Any, like: Vector) -> tuple[float, Vector]:
+    """Return the value and the models of the best evaluation, models of the shape of `like`."""
+    if not isinstance(saved, list | tuple) or len(saved) != 2:
+        raise ValueError(f"best must be a value and models, got {saved!r:.80}")
+    value, models = saved
+    if type(value) is not float or not np.isfinite(value):
+        raise ValueError(f"value of best must be a finite number, got {value!r:.80}")
+    if not isinstance(models, np.ndarray) or models.dtype.kind != "f":
+        got = getattr(models, "dtype", type(models).__name__)
+        raise ValueError(f"models of best must be an array of floats, got {got}")
+    if models.shape != like.shape:
+        raise ValueError(f"models of best must have shape {like.shape}, got {models.shape}")
+    return value, models.astype(like.dtype)
 
 
 def _finite(value: Any) -> Any:

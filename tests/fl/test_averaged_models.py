@@ -77,6 +77,49 @@ def test_an_average_of_another_model_is_refused():
             server.load_state_dict(state)
 
 
+@pytest.mark.parametrize(
+    ("best", "said"),
+    [
+        (7, "best must be a value and models, got 7"),
+        ([0.5], "best must be a value and models"),
+        ([float("nan"), None], "value of best must be a finite number, got nan"),
+        (["0.5", None], "value of best must be a finite number, got '0.5'"),
+        ([0.5, np.zeros((1, 3), dtype=np.float32)], r"models of best must have shape .*\(1, 3\)"),
+        ([0.5, "x"], "models of best must be an array of floats, got str"),
+        ([0.5, np.array(["x"])], "models of best must be an array of floats, got <U1"),
+    ],
+)
+def test_damaged_best_models_change_nothing(best, said):
+    with Server(CONFIG.replace(save_models=True), tiny_federation()) as server:
+        server.round(0)
+        state = server.deployed.state_dict()
+        server.round(1)
+        before = server.deployed.state_dict()
+        with pytest.raises(ValueError, match=said):
+            server.deployed.load_state_dict(state | {"best": best})
+        np.testing.assert_equal(server.deployed.state_dict(), before)
+        server.deployed.load_state_dict(state)
+        np.testing.assert_equal(server.deployed.state_dict(), state)
+
+
+@pytest.mark.parametrize(
+    ("average", "said"),
+    [
+        ({"count": 1, "means": [np.zeros(3, dtype=np.float32)]}, "average must be of one model of"),
+        (None, "average must be the state of a ModelAverage"),
+        ({"count": -1}, "count must be a non-negative integer"),
+    ],
+)
+def test_a_damaged_average_changes_nothing(average, said):
+    with Server(CONFIG, tiny_federation()) as server:
+        server.round(0)
+        before = server.deployed.state_dict()
+        state = {} if average is None else {"average": average}
+        with pytest.raises(ValueError, match=said):
+            server.deployed.load_state_dict(state)
+        np.testing.assert_equal(server.deployed.state_dict(), before)
+
+
 def test_several_models_have_no_average():
     config = CONFIG.replace(algorithm__name="ifca", algorithm__options={"k": 2})
     with pytest.raises(ConfigError, match=r"server\.average must be 0 with an algorithm of sev"):
