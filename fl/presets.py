@@ -350,13 +350,20 @@ def find_method(name: str) -> Method:
         return METHODS[name]
     base, plus, policy = name.partition("+")
     if plus:
-        merging: Method = look_up(base, METHODS, "method")
-        look_up(policy, POLICIES, "policy")
+        merging: Method = look_up(base, METHODS, "method", "cvrcore methods")
+        if policy not in POLICIES and policy in METHODS:
+            parts = METHODS[policy]
+            raise ConfigError(
+                f"policy must be a policy, got {policy!r}, a method: policy {parts.policy!r} with "
+                f"aggregator {parts.aggregator!r}; name it as the method"
+            )
+        look_up(policy, POLICIES, "policy", "cvrcore policies")
         return dataclasses.replace(merging, policy=policy, policy_options={})
     if name in POLICIES:
         return Method(policy=name)
     others = (policy for policy in POLICIES if policy not in METHODS)
-    found: Method = look_up(name, {**METHODS, **dict.fromkeys(others)}, "method")
+    known = {**METHODS, **dict.fromkeys(others)}
+    found: Method = look_up(name, known, "method", "cvrcore methods")
     return found
 
 

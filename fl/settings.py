@@ -17,13 +17,21 @@ class ConfigError(ValueError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint that names the known word most like `name`, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def look_up(name: str, table: Mapping[str, Any], what: str) -> Any:
-    """Return ``table[name]``; ConfigError names the known keys and the nearest one."""
+def look_up(name: str, table: Mapping[str, Any], what: str, listed: str = "") -> Any:
+    """Return ``table[name]``; ConfigError names the nearest key, and the known ones.
+
+    Where the keys are many, `listed` is the command that lists them.
+    """
     if name not in table:
+        if listed:
+            hint = nearest(name, table) or ";"
+            raise ConfigError(
+                f"{what} must be a known one, got {name!r}{hint} `{listed}` lists all"
+            )
         known = ", ".join(table)
         raise ConfigError(f"{what} must be one of {known}; got {name!r}{nearest(name, table)}")
     return table[name]

@@ -47,6 +47,19 @@ BUILT_IN = {
 }
 
 
+#: Methods of `fl` that are asked for as policies: the policy and the aggregator of each, and
+#: whether its models are averaged.
+METHODS = {
+    "fedavg": ("uniform", "sizes", False),
+    "fedavg-memory": ("uniform", "memory", False),
+    "fedavg-averaged": ("uniform", "sizes", True),
+    "balanced-memory": ("pivotal", "memory", True),
+    "balanced-factor": ("pivotal", "factor-memory", True),
+    "pivotal-memory": ("pivotal", "memory", False),
+    "cvr-steady": ("fedcvr-bolt", "memory", False),
+}
+
+
 class PolicyError(ValueError):
     """A registered policy cannot be used; the message names its distribution.
 
@@ -146,14 +159,25 @@ def policy_class(name: str) -> type[Selector]:
     registered = plugins()
     named = [plugin for plugin in registered if plugin.name == name]
     if not named:
-        import difflib
-
-        names = sorted({*BUILT_IN, *(p.name for p in registered)})
-        plain = str(name).lower().replace("_", "-").replace(" ", "-")
-        close = difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"name must be one of {', '.join(map(repr, names))}, got {name!r}{hint}")
+        raise ValueError(_unknown(name, sorted({*BUILT_IN, *(p.name for p in registered)})))
     return load_plugin(named)
+
+
+def _unknown(name: Any, names: list[str]) -> str:
+    """Return the message for a name that is no policy's."""
+    import difflib
+
+    plain = str(name).lower().replace("_", "-").replace(" ", "-")
+    if plain in METHODS:
+        policy, aggregator, averaged = METHODS[plain]
+        return (
+            f"name must be a policy, got {name!r}, a method of fl: policy {policy!r} with "
+            f"aggregator {aggregator!r}{' and averaged models' * averaged}; see "
+            "docs/which-policy.md"
+        )
+    close = difflib.get_close_matches(plain, names, n=1, cutoff=0.6)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"name must be one of {', '.join(map(repr, names))}, got {name!r}{hint}"
 
 
 def load_plugin(named: list[Plugin]) -> type[Selector]:

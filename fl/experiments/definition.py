@@ -57,7 +57,7 @@ class Request:
             if (value := getattr(self, name)) is not None:
                 at_least(value, name, 1)
         for method in self.methods:
-            look_up(method, {**METHODS, FULL: None}, "method")
+            look_up(method, {**METHODS, FULL: None}, "method", "cvrcore methods")
 
     @classmethod
     def of(cls, file: Mapping[str, Any], given: Mapping[str, Any]) -> Request:

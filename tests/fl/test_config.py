@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+import cvrcore
+from cvrcore.selectors.registry import METHODS as CALLED_POLICIES
 from fl.config import ConfigError, RunConfig, ServerConfig
 from fl.presets import METHODS, PRESETS, TABLE, make_config, resolve
 
@@ -100,11 +102,24 @@ def test_table_has_the_nine_methods_of_the_paper():
         (("mnits",), "got 'mnits'; did you mean 'mnist'"),
         (("mnist", "fedcvr"), "got 'fedcvr'; did you mean"),
         (("mnist", "fedavg", "code"), "preset must be one of paper, scripts; got 'code'"),
+        (("mnist", "foo"), "^method must be a known one, got 'foo'; `cvrcore methods` lists all$"),
+        (("mnist", "ifca+balanced-memory"), "got 'balanced-memory', a method: policy 'pivotal'"),
+        (("mnist", "fedprox+ort"), "got 'ort'; did you mean 'oort'. `cvrcore policies` lists all"),
     ],
 )
 def test_unknown_names_suggest_the_nearest(arguments, message):
     with pytest.raises(ConfigError, match=message):
         make_config(*arguments)
+
+
+@pytest.mark.parametrize("name", CALLED_POLICIES)
+def test_methods_that_are_asked_for_as_policies_are_explained(name):
+    """The core does not import `fl`: its own table of methods must agree with the presets."""
+    method, (policy, aggregator, averaged) = METHODS[name], CALLED_POLICIES[name]
+    assert (method.policy, method.aggregator) == (policy, aggregator)
+    assert averaged == ("average" in method.server)
+    with pytest.raises(ValueError, match=f"got '{name}', a method of fl: policy '{policy}'"):
+        cvrcore.make_selector(name, 4, 2)
 
 
 def test_a_method_with_another_policy_still_merges_its_own_way():
