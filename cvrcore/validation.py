@@ -21,8 +21,16 @@ _SHORT, _HUGE = 4096, 1e300  # see `check_finite`
 _FEW = 128  # ids up to which a set finds repeated ones faster than sorting
 
 
-def check_count(value: Any, name: str, minimum: int = 1, maximum: int | None = None) -> int:
-    """Return `value` as an int within ``[minimum, maximum]``."""
+class NotFiniteError(ValueError):
+    """An array holds NaN or Inf; `entry` is the index of the first such value."""
+
+    entry: tuple[int, ...] = ()
+
+
+def check_count(
+    value: Any, name: str, minimum: int = 1, maximum: int | None = None, of: str = ""
+) -> int:
+    """Return `value` as an int within ``[minimum, maximum]``; `of` names the maximum."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
@@ -32,7 +40,8 @@ def check_count(value: Any, name: str, minimum: int = 1, maximum: int | None = N
     if count < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {count}")
     if maximum is not None and count > maximum:
-        raise ValueError(f"{name} must be at most {maximum}, got {count}")
+        most = f"{of} ({maximum})" if of else maximum
+        raise ValueError(f"{name} must be at most {most}, got {count}")
     return count
 
 
@@ -132,7 +141,9 @@ def check_finite(array: Float, name: str, limit: float = math.inf) -> None:
     bad = np.argwhere(~np.isfinite(array))
     if bad.size:
         where = ", ".join(map(str, bad[0]))
-        raise ValueError(f"{name} must be finite, got {array[tuple(bad[0])]} at [{where}]")
+        error = NotFiniteError(f"{name} must be finite, got {array[tuple(bad[0])]} at [{where}]")
+        error.entry = tuple(map(int, bad[0]))
+        raise error
 
 
 def check_matrix(

@@ -124,7 +124,9 @@ def test_what_does_not_fit_the_selection_is_refused(name):
     picked = Selection(np.array([1, 3]), inclusion=np.full(6, 1 / 3))
     with pytest.raises(ValueError, match=r"weights must have shape \(6,\), got \(4,\)"):
         aggregator.aggregate(model, sent_back, [1, 3], np.ones(4), picked)
-    with pytest.raises(ValueError, match="clients must have been selected this round, got 2"):
+    with pytest.raises(
+        ValueError, match="clients must have been selected this round, got client 2"
+    ):
         aggregator.aggregate(model, sent_back, [1, 2], np.ones(6), picked)
     after = aggregator.aggregate(model, sent_back, [1, 3], np.ones(6), picked)
     assert all(np.isfinite(array).all() for array in after)

@@ -82,7 +82,7 @@ CASES = [
     (selector, {"recluster_every": 0}, "recluster_every must be at least 1, got 0"),
     (selector, {"initial": np.ones(4)}, r"initial must have shape \(3,\), got \(4,\)"),
     (selector, {"initial": np.ones((5, 3))}, r"initial must have shape \(6, 3\), got \(5, 3\)"),
-    (selector, {"n_select": 7}, "n_select must be at most 6, got 7"),
+    (selector, {"n_select": 7}, r"n_select must be at most n_clients \(6\), got 7"),
     (selector, {"seed": "x"}, "seed must be"),
     (update, {"clients": [0, 1]}, "one representative a coalition, got 2 in coalition 0"),
     (update, {"clients": [9]}, r"clients must be ids in 0..5, got 9"),

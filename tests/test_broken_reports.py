@@ -97,6 +97,24 @@ def test_mistakes_of_the_caller_are_errors_all_the_same():
         assert_same(selector.state_dict(), before)
 
 
+def test_a_broken_value_is_named_with_its_client():
+    """The row of a matrix says little: rows are in the order of the report."""
+    for policy, field in (("fedcvr-bolt", "models"), ("active", "losses"), ("optimal", "norms")):
+        selector = make(policy)
+        asked = selector.probe()
+        picked = selector.select(losses=None if asked is None else np.ones(asked.size)).clients
+        values = np.ones((N_SELECT, N_FEATURES) if field == "models" else N_SELECT)
+        values[2, ...] = np.nan
+        before = selector.state_dict()
+        message = f"{field} must be finite, got nan at .*, of client {picked[2]}: .* in failed="
+        with pytest.raises(ValueError, match=message):
+            selector.observe(picked, **{field: values})
+        assert_same(selector.state_dict(), before)
+        values[2, ...] = 1.0
+        sound = np.delete(picked, 2)
+        selector.observe(sound, **{field: np.delete(values, 2, axis=0)}, failed=picked[[2]])
+
+
 @pytest.mark.parametrize("value", [5e-324, 1e-310, 1e-160, 1e15])
 @pytest.mark.parametrize("options", [{}, {"dtype": "float32"}, {"preset": "scripts"}])
 def test_extreme_but_finite_rows_keep_everything_finite(value, options):

@@ -161,7 +161,10 @@ class Aggregator(Atomic, abc.ABC):
             _check_size(selection, checked.shape[0])
         ids = check_ids(clients, "clients", checked.shape[0])
         if selection is not None and (strangers := np.setdiff1d(ids, selection.clients)).size:
-            raise ValueError(f"clients must have been selected this round, got {strangers[0]}")
+            raise ValueError(
+                f"clients must have been selected this round, got client {strangers[0]}: pass ids "
+                "of Selection.clients"
+            )
         if len(updates) != ids.size:
             raise ValueError(f"updates must have length {ids.size}, got {len(updates)}")
         wanted = [array.shape for array in current]

@@ -13,6 +13,13 @@ from .base import RoundUpdates, WeightedAggregator
 FORMS: Final = ("horvitz-thompson", "self-normalised", "stratified")
 
 
+#: What to do about a policy such as `divfl`, which states no inclusion probabilities.
+_UNSTATED: Final = (
+    "None: with a policy that has none, aggregate by 'sizes' or 'mean', or choose a policy that "
+    "states them, such as 'uniform' or 'pivotal'"
+)
+
+
 def check_form(value: str, choices: Sequence[str]) -> str:
     """Return `value` if it is a known form of an estimator."""
     return check_choice(value, "form", choices)
@@ -31,12 +38,13 @@ def inclusion_for(name: str, received: RoundUpdates) -> Float:
     if inclusion is None:
         raise ValueError(
             f"selection must state the inclusion probabilities that aggregator {name!r} divides "
-            f"by, got {'no selection' if selection is None else 'None'}"
+            f"by, got {'no selection: pass it' if selection is None else _UNSTATED}"
         )
     if (inclusion[clients] <= 0).any():
         client = clients[inclusion[clients] <= 0][0]
         raise ValueError(
-            f"selection must give every client that reported a chance above 0, got 0 for {client}"
+            "selection must give every client that reported a chance above 0, got 0 for client "
+            f"{client}"
         )
     return inclusion
 

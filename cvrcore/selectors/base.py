@@ -29,6 +29,7 @@ from ..validation import (
     Float,
     Ids,
     Mask,
+    NotFiniteError,
     check_available,
     check_count,
     check_ids,
@@ -174,7 +175,7 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
     ) -> None:
         self._lock = threading.RLock()
         self.n_clients = check_count(n_clients, "n_clients")
-        self.n_select = check_count(n_select, "n_select", maximum=self.n_clients)
+        self.n_select = check_count(n_select, "n_select", maximum=self.n_clients, of="n_clients")
         self.weights = check_weights(weights, self.n_clients)
         self.round = 0
         if isinstance(seed, np.random.Generator):
@@ -480,7 +481,10 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
                 continue
             if np.count_nonzero(picked[array]) < array.size:
                 stranger = array[~picked[array]][0]
-                raise ValueError(f"{name} must have been selected this round, got {stranger}")
+                raise ValueError(
+                    f"{name} must have been selected this round, got client {stranger}: pass ids "
+                    "of Selection.clients"
+                )
             picked[array] = False  # so that `failed` cannot repeat `clients`
         refused: list[Incident] = []
         statistic = self.loss_statistic
@@ -497,8 +501,13 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         )
         try:
             report = unchecked.checked()
-        except (TypeError, ValueError):
+        except (TypeError, ValueError) as error:
             if self.guards.on_invalid == "raise":
+                if isinstance(error, NotFiniteError) and error.entry[0] < ids.size:
+                    raise ValueError(
+                        f"{error}, of client {ids[error.entry[0]]}: leave it out and name it in "
+                        "failed="
+                    ) from None
                 raise
             from .sifting import sifted  # it imports this module
 
