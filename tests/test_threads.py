@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController
 
+from cvrcore.runtime import threads as module
 from cvrcore.runtime.threads import run_chunks, single_blas_thread
 
 
@@ -60,6 +61,7 @@ def test_no_thread_works_on_after_a_failure(monkeypatch):
 
 def test_the_caller_does_everything_while_the_pool_is_busy(monkeypatch):
     monkeypatch.setenv("CVRCORE_NUM_THREADS", "2")
+    monkeypatch.setattr(module, "_helpers", module._Helpers())  # with one thread
     release, busy, done = threading.Event(), threading.Event(), np.zeros(8, dtype=int)
 
     def block(start, stop):
@@ -77,6 +79,79 @@ def test_the_caller_does_everything_while_the_pool_is_busy(monkeypatch):
     release.set()
     other.join(10)
     assert not other.is_alive()
+
+
+class Starts:
+    """Stands for `_thread`: counts the threads that are to be started, up to `most`; none runs."""
+
+    def __init__(self, most):
+        self.most, self.count = most, 0
+
+    def start_new_thread(self, *_):
+        if self.count == self.most:
+            raise RuntimeError("can't start new thread")
+        self.count += 1
+        return self.count
+
+
+@pytest.fixture
+def starts(monkeypatch):
+    found = Starts(most=100)
+    monkeypatch.setattr(module, "_thread", found)
+    monkeypatch.setattr(module, "_helpers", module._Helpers())
+    return found
+
+
+def rows_done(length):
+    done = np.zeros(length, dtype=int)
+    run_chunks(
+        lambda start, stop: done.__setitem__(slice(start, stop), done[start:stop] + 1), length, 1
+    )
+    return done
+
+
+def test_a_process_has_one_pool_whatever_the_lengths(monkeypatch, starts):
+    for threads, length, expected in [(6, 2, 5), (6, 4, 5), (6, 50, 5), (9, 3, 8), (2, 50, 8)]:
+        monkeypatch.setenv("CVRCORE_NUM_THREADS", str(threads))
+        before = module._helpers.tasks.qsize()
+        assert (rows_done(length) == 1).all()
+        assert starts.count == expected
+        assert module._helpers.tasks.qsize() - before == min(threads, length) - 1
+
+
+@pytest.mark.parametrize("most", [0, 2])
+def test_threads_that_cannot_be_started_are_done_without(monkeypatch, starts, most):
+    monkeypatch.setenv("CVRCORE_NUM_THREADS", "6")
+    starts.most = most
+    for calls in (1, 2, 3):
+        assert (rows_done(20) == 1).all()
+        assert starts.count == most
+        assert module._helpers.tasks.qsize() == most * calls
+    starts.most = 100  # the limit of the system was lifted
+    assert (rows_done(20) == 1).all()
+    assert starts.count == 5
+
+
+def test_other_errors_while_threads_are_started_are_told(monkeypatch, starts):
+    monkeypatch.setenv("CVRCORE_NUM_THREADS", "3")
+
+    def fail(*_):
+        raise RuntimeError("of a signal")
+
+    monkeypatch.setattr(starts, "start_new_thread", fail)
+    with pytest.raises(RuntimeError, match="of a signal"):
+        rows_done(20)
+
+
+def test_callers_at_once_share_the_pool(monkeypatch, starts):
+    monkeypatch.setenv("CVRCORE_NUM_THREADS", "4")
+    together = threading.Barrier(8)
+    callers = [threading.Thread(target=lambda: (together.wait(10), rows_done(9))) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(10)
+    assert starts.count == 3
 
 
 FORK = """

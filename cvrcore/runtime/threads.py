@@ -11,6 +11,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import functools
+import itertools
 import os
 import queue
 import sys
@@ -91,24 +92,43 @@ def single_blas_thread() -> contextlib.AbstractContextManager[None]:
     return _SingleThread()
 
 
-@functools.cache
-def _pool(size: int, pid: int) -> queue.SimpleQueue[Callable[[], None]]:
-    """Return the queue of a thread pool; keyed by process, since threads do not survive a fork.
+class _Helpers:
+    """The thread pool of a process: threads that wait, and the queue of what they are to do.
 
     Not an executor of `concurrent.futures`: an exception that a signal raises inside its `submit`
-    can leave a lock taken, and the next caller waits for ever. Putting into this queue and
-    starting these threads are single calls of C code, which no signal divides.
+    can leave a lock taken, and the next caller waits for ever. Putting into this queue, and
+    starting threads and noting them, are single calls of C code, which no signal divides.
     """
-    tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
-    def serve() -> None:
+    def __init__(self) -> None:
+        self.tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._threads: list[int] = []
+        self._lock = threading.RLock()
+
+    def grow(self, size: int) -> int:
+        """Start threads until there are `size`; return how many there are.
+
+        They are fewer where the system starts no more.
+        """
+        if len(self._threads) < size:
+            try:
+                with self._lock:
+                    missing = max(size - len(self._threads), 0)
+                    targets = itertools.repeat(self._serve, missing)
+                    starts = map(_thread.start_new_thread, targets, itertools.repeat(()))
+                    self._threads.extend(starts)  # up to one that fails
+            except RuntimeError as error:
+                if "new thread" not in str(error):  # not of the system: a signal's
+                    raise
+        return len(self._threads)
+
+    def _serve(self) -> None:
         threading.current_thread().name = "cvrcore"
         while True:
-            tasks.get()()
+            self.tasks.get()()
 
-    for _ in range(size):
-        _thread.start_new_thread(serve, ())
-    return tasks
+
+_helpers = _Helpers()
 
 
 def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> None:
@@ -122,7 +142,8 @@ def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> N
         It must release the GIL to gain, and write to its own rows only.
     length, chunk : int
     """
-    n_helpers = min(n_threads(), -(-length // chunk)) - 1
+    most = n_threads() - 1
+    n_helpers = min(most, -(-length // chunk) - 1)
     if n_helpers < 1:
         for start in range(0, max(length, 1), chunk):
             work(start, min(start + chunk, length))
@@ -147,9 +168,9 @@ def run_chunks(work: Callable[[int, int], object], length: int, chunk: int) -> N
             ended.put(None)
 
     try:
-        tasks = _pool(n_helpers, os.getpid())
-        for _ in range(n_helpers):
-            tasks.put(help)
+        helpers = _helpers
+        for _ in range(min(n_helpers, helpers.grow(most))):
+            helpers.tasks.put(help)
         take()
     except BaseException as raised:
         errors.append(raised)
@@ -241,9 +262,10 @@ def _after_fork() -> None:
 
 
 def _forked() -> None:
-    """Renew, in a forked process, what a thread of its parent may have held."""
-    global _process, _renewal
+    """Renew, in a forked process, what a thread of its parent may have held, or was."""
+    global _process, _renewal, _helpers
     _process += 1
+    _helpers = _Helpers()
     _renewal = threading.Lock()
     _limit.renew()
 
