@@ -56,7 +56,13 @@ ADVICE = (
         "balanced",
         "mnist, K=100",
     ),
-    ("few clients; the server keeps nothing", "active", "classification", "mnist"),
+    (
+        "few clients; label counts are known, the server keeps nothing",
+        "fedcbs",
+        "balanced",
+        "mnist, K=100",
+    ),
+    ("few clients; losses are reported", "oort", "balanced", "mnist, K=100"),
     ("many clients; label counts are known", "fedcbs", "balanced", "mnist, K=1000"),
     (
         "many clients; other data, step set to 4",
@@ -72,7 +78,7 @@ ADVICE = (
         "cifar10, K=1000",
     ),
     ("a few clients hold most samples", "balanced-factor", "balanced", "synthetic, K=100"),
-    ("the paper's method", "fedcvr-bolt", "classification", "mnist"),
+    ("the paper's method", "fedcvr-bolt", "balanced", "mnist, K=100"),
 )
 README_ROWS = 3
 
@@ -241,7 +247,7 @@ def advice_table(folder: Path, link: str, n_rows: int | None = None) -> Table:
             if row["column"] == method:
                 measured = f"[{place}]({link}/{name}.md)"
                 lines.append({**row, "where": where, "on": measured, "take": f"`{method}`"})
-    columns = [Column("federation", "where"), Column("take", "take"), Column("measured on", "on")]
+    columns = [Column("federation", "where"), Column("recommended", "take"), Column("measured on", "on")]
     return Table([*columns, *present(ADVICE_COLUMNS, lines)], lines)
 
 
