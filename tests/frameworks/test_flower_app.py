@@ -93,3 +93,9 @@ def test_the_app_selects_and_learns_as_a_loop_by_hand():
     assert found == picked
     assert accuracy == pytest.approx(task.accuracy(model, *task.load_test_data()), abs=0.01)
     assert accuracy > 0.3  # a tenth before training
+
+
+def test_the_recommended_method_runs_in_the_simulation():
+    picked, accuracy = simulate(rounds=12, policy="recommended")
+    assert [len(clients) for clients in picked] == [CONFIG["select"]] * 12
+    assert accuracy > 0.5

@@ -4,6 +4,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+import cvrcore
 from cvrcore.integrations.flower import SelectingStrategy, Waiting
 
 from . import task
@@ -15,16 +16,23 @@ app = ServerApp()
 def main(grid, context):
     """Run the federation; its settings are in pyproject.toml, and in ``--run-config``."""
     config = context.run_config
+    model = task.make_model()
+    method = {"selector": config["policy"]}
+    if config["policy"] == "recommended":
+        size = sum(array.size for array in model.values())
+        advice = cvrcore.recommend(config["clients"], config["select"], config["rounds"], size)
+        print(advice)
+        method = advice.arguments()
     strategy = SelectingStrategy(
         FedAvg(fraction_evaluate=0.0),  # any strategy of Flower
-        config["policy"],
+        **method,
         n_select=config["select"],
         n_clients=config["clients"],
         seed=config["seed"],
         waiting=Waiting(connect=config["wait"]),
         checkpoint=config["state"] or None,
     )
-    first = ArrayRecord({name: Array(array) for name, array in task.make_model().items()})
+    first = ArrayRecord({name: Array(array) for name, array in model.items()})
     result = strategy.start(
         grid,
         first,
