@@ -247,7 +247,8 @@ def advice_table(folder: Path, link: str, n_rows: int | None = None) -> Table:
             if row["column"] == method:
                 measured = f"[{place}]({link}/{name}.md)"
                 lines.append({**row, "where": where, "on": measured, "take": f"`{method}`"})
-    columns = [Column("federation", "where"), Column("recommended", "take"), Column("measured on", "on")]
+    columns = [Column("federation", "where"), Column("recommended", "take")]
+    columns += [Column("measured on", "on")]
     return Table([*columns, *present(ADVICE_COLUMNS, lines)], lines)
 
 
