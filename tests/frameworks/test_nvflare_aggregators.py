@@ -150,14 +150,16 @@ def test_name_travels_in_a_job(tmp_path):
     job = FedJob("kept", min_clients=2)
     job.set_app_packages(["cvrcore"])
     job.to_server(
-        SelectingController("uniform", n_select=2, aggregator="memory", features="update")
+        SelectingController(
+            "pivotal", n_select=2, aggregator="memory", features="head", average=0.5
+        )
     )
     job.export_job(str(tmp_path))
     (config,) = tmp_path.rglob("config_fed_server.json")
     (workflow,) = json.loads(config.read_text())["workflows"]
     again = SelectingController(**workflow["args"])
     assert again.roster.aggregator.name == "memory"
-    assert again.features == "update"
+    assert (again.features, again.average) == ("head", 0.5)
 
 
 def test_documented_snippets_run():
