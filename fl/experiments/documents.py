@@ -77,7 +77,7 @@ ADVICE = (
         "balanced",
         "cifar10, K=1000",
     ),
-    ("a few clients hold most samples", "balanced-factor", "balanced", "synthetic, K=100"),
+    ("a few clients hold most samples", "balanced-memory", "balanced", "synthetic, K=100"),
     ("the paper's method", "fedcvr-bolt", "balanced", "mnist, K=100"),
 )
 README_ROWS = 3
