@@ -279,6 +279,14 @@ def make_config(
     >>> make_config("mnist", "fedcvr-bolt", rounds=20).selection.policy
     'fedcvr-bolt'
     """
+    config, chosen, given = _preset(dataset, method, preset, changes)
+    return _tuned(config, chosen, given.get("server", {}))
+
+
+def _preset(
+    dataset: str | None, method: str, preset: str | None, changes: Mapping[str, Any]
+) -> tuple[RunConfig, Method, dict[str, Any]]:
+    """Return the settings without a tuned server step, the method, and the nested changes."""
     given = nested(RunConfig, changes)
     dataset = _dataset(dataset, given)
     warmup = "auto" if preset is None else PAPER_WARMUP
@@ -312,8 +320,7 @@ def make_config(
         algorithm=AlgorithmConfig(chosen.algorithm, dict(chosen.algorithm_options)),
         server=ServerConfig(**chosen.server),
     )
-    config = config.replace(**settings).replace(**given)
-    return _tuned(config, chosen, given.get("server", {}))
+    return config.replace(**settings).replace(**given), chosen, given
 
 
 def _tuned(config: RunConfig, method: Method, given: Mapping[str, Any]) -> RunConfig:
@@ -324,7 +331,8 @@ def _tuned(config: RunConfig, method: Method, given: Mapping[str, Any]) -> RunCo
     step = method.step(config.data.dataset, config.data.n_clients)
     if step is None or "optimiser" in given:
         return config
-    return config.replace(server__optimiser="sgd", server__lr=given.get("lr", step))
+    lr = given.get("lr")
+    return config.replace(server__optimiser="sgd", server__lr=step if lr is None else lr)
 
 
 def untuned(config: RunConfig) -> RunConfig:
@@ -395,19 +403,14 @@ def resolve(file: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
             own_selection = ("policy", "options", "features")
             kept = {k: v for k, v in known["selection"].items() if k not in own_selection}
             known["selection"] = kept
-    # The step of a preset depends on the number of clients, and gives way to a rule of the caller.
-    sized = {
-        f"{table}__{key}": value
-        for table, key in (("data", "n_clients"), ("server", "optimiser"), ("server", "lr"))
-        for settings in (known, changes)
-        if isinstance(settings.get(table), Mapping)
-        and (value := settings[table].get(key)) is not None
-    }
-    base = make_config(**named, preset=preset, **sized)
+    base, chosen, _ = _preset(**named, preset=preset, changes={})
     known["preset"] = base.preset
     if isinstance(data, Mapping):
         known["data"] = {**data, "dataset": named["dataset"]}
-    return RunConfig.from_dict(merged(base.to_dict(), known)).replace(**changes)
+    config = RunConfig.from_dict(merged(base.to_dict(), known)).replace(**changes)
+    servers = (known.get("server"), changes.get("server"))
+    given = {k: v for table in servers if isinstance(table, Mapping) for k, v in table.items()}
+    return _tuned(config, chosen, given)
 
 
 def _word(table: Any, key: str, default: str) -> str:

@@ -16,10 +16,9 @@ import os
 import queue
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 
 def n_threads() -> int:
@@ -40,7 +39,7 @@ def _blas_pools(scipy_loaded: bool) -> list[Any]:
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
-class _BlasLimit:
+class BlasLimit:
     """The pools that blocks of `single_blas_thread` limit, and the blocks that run now."""
 
     def __init__(self) -> None:
@@ -54,7 +53,7 @@ class _BlasLimit:
         self.blocks: weakref.WeakSet[_SingleThread] = weakref.WeakSet()
 
 
-_limit = _BlasLimit()
+limit = BlasLimit()
 
 
 class _SingleThread:
@@ -64,24 +63,24 @@ class _SingleThread:
         self.thread = threading.get_ident()
 
     def __enter__(self) -> None:
-        with _limit.lock:
-            _limit.blocks.add(self)
+        with limit.lock:
+            limit.blocks.add(self)
             pools = _blas_pools("scipy.linalg" in sys.modules)
-            if len(pools) == len(_limit.before):
+            if len(pools) == len(limit.before):
                 return
-            known = [pool for pool, _ in _limit.before]
+            known = [pool for pool, _ in limit.before]
             for pool in pools:
                 if pool not in known:
-                    _limit.before.append((pool, pool.get_num_threads()))
+                    limit.before.append((pool, pool.get_num_threads()))
                     pool.set_num_threads(1)
 
     def __exit__(self, *error: object) -> None:
-        with _limit.lock:
-            _limit.blocks.discard(self)
-            while _limit.before and not len(_limit.blocks):
-                pool, count = _limit.before[-1]
+        with limit.lock:
+            limit.blocks.discard(self)
+            while limit.before and not len(limit.blocks):
+                pool, count = limit.before[-1]
                 pool.set_num_threads(count)
-                _limit.before.pop()
+                limit.before.pop()
 
 
 def single_blas_thread() -> contextlib.AbstractContextManager[None]:
@@ -237,38 +236,10 @@ def own_lock(holder: Any) -> Any:
     return holder._lock
 
 
-_PATIENCE: Final = 5.0  # seconds that a fork waits for other threads to leave BLAS
-_held = threading.local()  # whether the thread that forks holds the lock of the limit
-
-
-def _before_fork() -> None:
-    """Wait until no other thread is inside BLAS: its locks would stay taken in the child."""
-    _held.lock, own, deadline = None, threading.get_ident(), time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
-        lock = _limit.lock
-        if lock.acquire(timeout=_PATIENCE):
-            if all(block.thread == own for block in _limit.blocks):
-                _held.lock = lock
-                return
-            lock.release()
-        time.sleep(1e-4)
-
-
-def _after_fork() -> None:
-    """Let other threads of the parent process enter BLAS again."""
-    lock, _held.lock = getattr(_held, "lock", None), None
-    if lock is not None:
-        lock.release()
-
-
-def _forked() -> None:
+def renew() -> None:
     """Renew, in a forked process, what a thread of its parent may have held, or was."""
     global _process, _renewal, _helpers
     _process += 1
     _helpers = _Helpers()
     _renewal = threading.Lock()
-    _limit.renew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forked)
+    limit.renew()

@@ -29,7 +29,6 @@ from ..validation import (
     Float,
     Ids,
     Mask,
-    NotFiniteError,
     check_available,
     check_count,
     check_ids,
@@ -502,14 +501,10 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         try:
             report = unchecked.checked()
         except (TypeError, ValueError) as error:
+            from .sifting import of_client, sifted  # it imports this module
+
             if self.guards.on_invalid == "raise":
-                if isinstance(error, NotFiniteError) and error.entry[0] < ids.size:
-                    raise ValueError(
-                        f"{error}, of client {ids[error.entry[0]]}: leave it out and name it in "
-                        "failed="
-                    ) from None
-                raise
-            from .sifting import sifted  # it imports this module
+                raise of_client(error, ids) from None
 
             report, wrong = sifted(unchecked)
             refused = [self._refusal(client, why) for client, why in wrong.items()]

@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from ..validation import Ids, NotFiniteError
 from .base import Report, RoundReport
+
+
+def of_client(error: Exception, clients: Ids) -> Exception:
+    """Return the error of a report; one about NaN or Inf names the client, and what to do."""
+    if isinstance(error, NotFiniteError) and error.entry[0] < clients.size:
+        client = clients[error.entry[0]]
+        return ValueError(f"{error}, of client {client}: leave it out and name it in failed=")
+    return error
 
 
 def sifted(told: RoundReport) -> tuple[Report, dict[int, str]]:
