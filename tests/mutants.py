@@ -50,10 +50,10 @@ FAULTS = [
     ("selectors/oort", "self._last_rounds[report.failed] = self.round + 1", "pass", "oort stateful"),
     ("selectors/class_balanced", "-self.beta * (m + 1)", "-self.beta * m", "class_balanced stateful"),
     ("selectors/class_balanced", "logits[positions[:m]] = -np.inf", "logits[positions[: m - 1]] = -np.inf", "class_balanced selectors"),
-    ("selectors/guards", "self.credit[picked] -= 1.0", "self.credit[picked] -= 0.5", "shares"),
-    ("selectors/guards", "np.minimum(self.credit, BURST, out=self.credit)", "pass", "shares"),
-    ("selectors/guards", "self.owed + share >= 1.0", "self.owed + share >= 2.5", "shares"),
-    ("selectors/guards", "MEDIAN_FACTOR * middle if middle > 0", "middle if middle > 0", "guards"),
+    ("guards/shares", "credit[picked] -= cost", "credit[picked] -= 0.5 * cost", "shares"),
+    ("guards/shares", "np.minimum(credit, BURST, out=credit)", "pass", "shares"),
+    ("guards/shares", "self.owed + share >= 1.0", "self.owed + share >= 2.5", "shares"),
+    ("guards/bounds", "MEDIAN_FACTOR if setting", "1.0 if setting", "guards"),
     ("selectors/base", "picked[array] = False", "pass", "selectors"),
     ("selectors/base", "self._pending = self._probed = None", "pass", "concurrency stateful"),
     ("state", "stored == _digest(entries)", "True", "state fuzz_states"),
@@ -79,7 +79,7 @@ FAULTS = [
     ("kernels/draws", "starts[label] -= sizes[label]", "pass", "sampling"),
     ("validation", "peak = max(highest, -lowest)", "peak = highest", "bad_input broken_reports"),
     ("draws/inclusion", "grown[:, 1:] += law[:, :-1] * chance", "pass", "inclusion"),
-    ("runtime/threads", "with self._lock:\n            return method", "with threading.RLock():\n            return method", "concurrency"),
+    ("runtime/threads", "with own_lock(self):", "with threading.RLock():", "concurrency"),
     ("state", "os.fsync(file.fileno())", "pass", "state"),
     ("state", "if sum(member.file_size for member in members) > len(content):", "if False:", "fuzz_states"),
     ("draws/coalition_draw", "scores - tops[coalitions]", "scores - tops.max()", "sampling"),
@@ -130,7 +130,7 @@ FAULTS = [
     ("draws/coalition_draw", "np.where(eligible, scores - tops[coalitions], -np.inf)", "scores - tops[coalitions]", "sampling"),
     ("clustering/eigensolver", "start.vectors.shape[1] > n_wanted", "True", "clustering subspace plan"),
     ("selectors/options", "if names:\n        raise TypeError", "if False:\n        raise TypeError", "options"),
-    ("runtime/threads", "error = helper.exception() or error", "pass", "threads"),
+    ("runtime/threads", "raise errors[0]", "pass", "threads"),
 ]  # fmt: skip
 
 
