@@ -77,6 +77,12 @@ ADVICE = (
         "balanced",
         "cifar10, K=1000",
     ),
+    (
+        "a few clients hold most samples; label counts are known",
+        "fedcbs",
+        "balanced",
+        "synthetic, K=100",
+    ),
     ("a few clients hold most samples", "balanced-memory", "balanced", "synthetic, K=100"),
     ("the paper's method", "fedcvr-bolt", "balanced", "mnist, K=100"),
 )

@@ -49,7 +49,7 @@ CHOSEN: Mapping[str, Mapping[int, Mapping[str, int]]] = {
             "balanced-memory": 4, "balanced-factor": 4,
         },
     },
-    "cifar10": {1000: {"fedavg": 2, "balanced-factor": 4}},
+    "cifar10": {1000: {"fedavg": 2, "fedcbs": 4, "balanced-factor": 4}},
     "synthetic": {
         100: {
             "fedavg": 2, "fedavg-memory": 4, "fedcvr-bolt": 2, "fedcbs": 4, "cvr-steady": 2,
