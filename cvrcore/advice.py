@@ -115,9 +115,9 @@ def recommend(
     -----
     The rule was measured on images shared out by Dirichlet(0.1), docs/results.md. On Synthetic,
     where a few clients hold most samples, it gains four points by samples and nothing that could
-    be shown in the mean over clients; "fedcbs" with label counts gains 22 there. Where clients have the same kinds of data, or nearly all of
-    them take part, no policy gains anything that could be measured. The policies learn the label
-    distribution of clients, docs/privacy.md.
+    be shown in the mean over clients; "fedcbs" with label counts gains 22 there. Where clients
+    have the same kinds of data, or nearly all of them take part, no policy gains anything that
+    could be measured. The policies learn the label distribution of clients, docs/privacy.md.
 
     Examples
     --------
