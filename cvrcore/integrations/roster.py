@@ -23,6 +23,7 @@ from ..selectors.base import Selector
 from ..selectors.guards import Guards
 from ..selectors.needs import NEEDS
 from .aggregation import aggregate_models, as_aggregator, check_change, restore_aggregator
+from .averages import DeployedModel
 from .clients import (
     ClientInfo,
     NeverReportedError,
@@ -81,6 +82,8 @@ class Roster(Population):
         Further arguments of the policy.
     aggregator : str or Aggregator, optional
         Computes the next model; its state is saved with the selector's.
+    average : float, default=0
+        Decay of the moving average of the models, which adapters evaluate and save; 0: none.
     guards : Guards or "recommended", optional
         Limits on hostile and broken clients, also for an aggregator given by name; with a name
         of a policy only.
@@ -101,6 +104,8 @@ class Roster(Population):
     ids : IdMap
     features : FeatureMap, HeadMap or None
     aggregator : Aggregator or None
+    deployed : DeployedModel
+        The average of the models that the adapter has told it; saved too.
     rounds : list of Round
         One record per round, oldest first.
 
@@ -126,6 +131,7 @@ class Roster(Population):
         n_features: int | None = None,
         options: Mapping[str, Any] | None = None,
         aggregator: str | Aggregator | None = None,
+        average: float = 0.0,
         guards: Guards | str | None = None,
         utility: Utility | None = None,
         hints: Mapping[str, str] | None = None,
@@ -138,6 +144,7 @@ class Roster(Population):
         self.aggregator = as_aggregator(aggregator)
         if isinstance(aggregator, str) and self.aggregator is not None:
             self.aggregator.guard(policy.guards)
+        self.deployed = DeployedModel(average)
         self.rounds: list[Round] = []
         self._open: Round | None = None
         self._utility = utility
@@ -327,13 +334,14 @@ class Roster(Population):
     # -- state ------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return selector, ids, watched coordinates and aggregator as plain values and arrays."""
+        """Return selector, ids, watched coordinates, aggregator and average as plain values."""
         return {
             "aggregator": None if self.aggregator is None else self.aggregator.state_dict(),
             "selector": None if self.selector is None else self.selector.state_dict(),
             "ids": self.ids.state_dict(),
             "features": None if self.features is None else self.features.state_dict(),
             "updates": self._updates,
+            "average": self.deployed.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -352,11 +360,14 @@ class Roster(Population):
                 if self._head or isinstance(watched, HeadMap):
                     wanted = "must not be" if self._head else "must be"
                     raise ValueError(f"features {wanted} 'head', as in the saved state")
+            deployed = DeployedModel(self.deployed.decay)
+            deployed.load_state_dict(state.get("average"))
             restore_aggregator(self.aggregator, state.get("aggregator"))  # the last to fail
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"state is incomplete or malformed: {error!r}") from error
         self.selector = selector if selector is not None else self.selector
         self.ids, self.features, self._open, self._few = ids, watched, None, None
+        self.deployed = deployed
         if selector is not None and selector.round:
             self._told = {"probe", "losses"}  # the clients' code has proved that it sends them
 

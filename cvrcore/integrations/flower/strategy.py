@@ -18,7 +18,6 @@ from ...selectors.base import Selector
 from ...selectors.guards import Guards
 from ...state import load_state, save_state
 from ...validation import check_choice
-from ..averages import DeployedModel
 from ..options import (
     REPORTS,
     TRACKING,
@@ -178,6 +177,7 @@ class SelectingStrategy(Strategy):
             n_features=options.pop("n_features", None),
             options=options,
             aggregator=aggregator,
+            average=average,
             guards=guards,
             utility=utility,
             hints=HINTS,
@@ -191,7 +191,6 @@ class SelectingStrategy(Strategy):
         check_choice(self.reports.probe or "query", "probe", PROBES)
         self._tracked = TrackedRounds(self.tracking, self.roster, write_log)
         self._tracked.prepare()
-        self._deployed = DeployedModel(average)
         #: The model from which clients train next; save it beside a checkpoint where `average`
         #: lets `evaluate_fn` and `start` see the average.
         self.training_arrays: ArrayRecord | None = None
@@ -304,7 +303,7 @@ class SelectingStrategy(Strategy):
         is_open = bool(self._asked)
         arrays, metrics = self._aggregate_train(server_round, replies)
         if arrays is not None:
-            self._deployed.update(arrays_of(arrays))
+            self.roster.deployed.update(arrays_of(arrays))
             self.training_arrays = arrays
         if is_open:
             self._save_checkpoint()
@@ -375,24 +374,17 @@ class SelectingStrategy(Strategy):
 
         The file is replaced atomically.
         """
-        state = self.roster.state_dict()
-        if (average := self._deployed.state_dict()) is not None:
-            state["average"] = average
-        save_state(path, state)
+        save_state(path, self.roster.state_dict())
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from what `save` wrote."""
-        state = load_state(path)
-        deployed = DeployedModel(self._deployed.decay)
-        deployed.load_state_dict(state.pop("average", None))
-        self.roster.load_state_dict(state)
-        self._deployed = deployed
+        self.roster.load_state_dict(load_state(path))
 
     # -- parts ------------------------------------------------------------------
 
     def _to_deploy(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the average of the models; these arrays where there is none."""
-        model = self._deployed.model
+        model = self.roster.deployed.model
         if model is None:
             return arrays
         return ArrayRecord({name: Array(array) for name, array in model.items()})

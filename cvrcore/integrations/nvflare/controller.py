@@ -17,7 +17,6 @@ from ...selectors.base import Selector
 from ...selectors.guards import Guards
 from ...state import load_state, save_state
 from ...validation import check_count
-from ..averages import DeployedModel
 from ..backoff import Backoff
 from ..options import (
     REPORTS,
@@ -176,6 +175,7 @@ class SelectingController(TaskController):
             n_features=policy_options.pop("n_features", None),
             options=policy_options,
             aggregator=aggregator if isinstance(aggregator, (str, Aggregator)) else None,
+            average=average,
             guards=guards,
             utility=utility,
             hints=self._hints(),
@@ -183,7 +183,6 @@ class SelectingController(TaskController):
             keywords=adapter_keywords(SelectingController, REPORTS, WAITING, TRACKING, WORKFLOW),
         )
         self._tracked = TrackedRounds(self.tracking, self.roster, lambda text: self.info(text))
-        self._deployed = DeployedModel(average)
         self._retries = Backoff()
         self._forms = UsualForm()
         self._failed: dict[str, str] = {}  # why clients failed in this round
@@ -196,9 +195,7 @@ class SelectingController(TaskController):
     def run(self) -> None:
         """Run the rounds; NVFlare calls it."""
         if self.restore is not None:
-            state = load_state(self._path(self.restore))
-            self._deployed.load_state_dict(state.pop("average", None))
-            self.roster.load_state_dict(state)
+            self.roster.load_state_dict(load_state(self._path(self.restore)))
         model = self.load_model()
         if model is None:  # NVFlare has ended the job, and logged why
             return
@@ -266,7 +263,7 @@ class SelectingController(TaskController):
             merged = self.aggregate(good, aggregate_fn=self._aggregate_fn(model, replies))
             self._tracked.measured(merged.metrics)
             model = self.update_model(model, merged)
-            self._deployed.update(model.params)
+            self.roster.deployed.update(model.params)
             if self.persistor:
                 self._save_deployed(model)
         self._write()
@@ -274,7 +271,7 @@ class SelectingController(TaskController):
 
     def _save_deployed(self, model: FLModel) -> None:
         """Let the persistor save the average of the models, or the model where there is none."""
-        params = self._deployed.model
+        params = self.roster.deployed.model
         if params is None:
             self.save_model(model)
             return
@@ -416,10 +413,7 @@ class SelectingController(TaskController):
         assert self.roster.selector is not None
         if self.checkpoint is not None:
             name = self.checkpoint.format(round=self.roster.selector.round)
-            state = self.roster.state_dict()
-            if (average := self._deployed.state_dict()) is not None:
-                state["average"] = average
-            save_state(self._path(name, make_folder=True), state)
+            save_state(self._path(name, make_folder=True), self.roster.state_dict())
         if self.record is not None:
             line = {"round": self.current_round, **self.rounds[-1].plain()}
             with open(self._path(self.record, make_folder=True), "a", encoding="utf-8") as file:
