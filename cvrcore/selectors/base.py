@@ -163,6 +163,8 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
         super().__init_subclass__(**kwargs)
         implied = () if cls.loss_statistic is None else ("losses",)
         cls.needs = check_declared((*cls.needs, *implied), cls.__name__)
+        if "sent" in cls.needs and cls._check_sent is Selector._check_sent:
+            raise TypeError(f"{cls.__name__} needs `sent`: define _check_sent")
 
     def __init__(
         self,
@@ -535,6 +537,4 @@ class Selector(Guarded, Forgetting, Atomic, abc.ABC):
 
     def _check_sent(self, sent: ArrayLike | None) -> Float | None:
         """Policies that do not need the model sent ignore it unread."""
-        if "sent" in self.needs:
-            raise NotImplementedError(f"{type(self).__name__} needs `sent`: define _check_sent")
         return None

@@ -170,7 +170,7 @@ def test_corrected_rules_are_unbiased_over_all_samples(make):
 @pytest.mark.parametrize("make", [CorrectedKriging, Blended])
 def test_rules_of_the_experiment_refuse_to_be_saved(make):
     """Half of a state would be worse: what the base class saves lacks all that they learned."""
-    with pytest.raises(NotImplementedError, match="keeps no state: it is for experiments alone"):
+    with pytest.raises(TypeError, match="must not be saved: it replays recorded rounds"):
         make().state_dict()
 
 

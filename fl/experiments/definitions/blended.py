@@ -10,24 +10,22 @@ before the round, so that what they report now decides nothing; a new client fro
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from cvrcore.aggregators import Aggregator, Arrays
+from cvrcore.aggregators import Arrays
 from cvrcore.aggregators.base import RoundUpdates
 from cvrcore.aggregators.flat import FlatLayout
 from cvrcore.head import HeadMap
 
+from .replayed import Replayed
+
 RHO, FADE, RIDGE = 0.975, 0.9, 0.01
 
 
-class Blended(Aggregator):
+class Blended(Replayed):
     """See the module; keeps an update for each client and C + 1 models."""
 
     name = "blended"
-    whole_population = True
-    needs_layers = True
 
     def __init__(self, rho: float = RHO) -> None:
         self.rho = rho
@@ -91,7 +89,3 @@ class Blended(Aggregator):
         mean = known @ features / known.sum()
         rows = np.where(self._seen[:, None], features, mean)
         return np.column_stack([np.ones(len(rows)), rows])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Refuse: an experiment is not resumed in its middle."""
-        raise NotImplementedError("blended keeps no state: it is for experiments alone")

@@ -15,14 +15,15 @@ report, weighted by inclusion: the regression estimator of survey sampling.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
-from cvrcore.aggregators import Aggregator, Arrays
+from cvrcore.aggregators import Arrays
 from cvrcore.aggregators.base import RoundUpdates
 from cvrcore.aggregators.flat import FlatLayout
 from cvrcore.head import HeadMap
+
+from .replayed import Replayed
 
 WINDOW = 30  # rounds that are remembered
 
@@ -60,12 +61,10 @@ class Covariance:
         return found
 
 
-class Kriging(Aggregator):
+class Kriging(Replayed):
     """The conditional mean of the full step, given the reports of the last `WINDOW` rounds."""
 
     name = "kriging"
-    whole_population = True
-    needs_layers = True
 
     def __init__(self, covariance: Covariance | None = None, window: int = WINDOW) -> None:
         self.covariance = covariance or Covariance()
@@ -128,10 +127,6 @@ class Kriging(Aggregator):
         now = (np.full(share.size, float(self._round + ahead)), np.arange(share.size), features)
         found: np.ndarray = np.linalg.solve(inner, self.covariance.between(seen, now))
         return found
-
-    def state_dict(self) -> dict[str, Any]:
-        """Refuse: an experiment is not resumed in its middle."""
-        raise NotImplementedError("kriging keeps no state: it is for experiments alone")
 
 
 class CorrectedKriging(Kriging):
