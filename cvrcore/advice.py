@@ -21,7 +21,7 @@ LONGER = (
     "step on two data sets. A fixed step of 4 had 5 and 10 more there; it broke CIFAR-10's "
     "network with 100 clients, and 8 lost 18 points on Fashion-MNIST: try 1, 2 and 4 on your "
     "data. The policy learns the labels of clients (docs/privacy.md); where a few clients hold "
-    "most samples it gains nothing per client."
+    "most samples no gain per client could be shown."
 )
 
 

@@ -152,3 +152,10 @@ def test_a_damaged_average_is_refused(damage):
     assert_array_equal(deployed.model["n"], before["n"])
     with pytest.raises(ValueError, match="average must be 0"):
         deployed.load_state_dict(None)
+
+
+def test_features_that_no_policy_watches_are_a_warning(caplog):
+    Roster("pivotal", n_select=3, features="head")
+    assert not caplog.records
+    Roster("uniform", n_select=3, features="head")
+    assert "features does nothing with policy 'uniform'" in caplog.text

@@ -151,6 +151,10 @@ class Roster(Population):
         self.hints = dict(hints or {})
         self._log = log or (lambda text: logger.info("%s", text))
         self._told: set[str] = set()  # needs that some client has met
+        if features is not None and not self.watches:
+            logger.warning(
+                "features does nothing with policy %r, which watches no model", self.policy_name
+            )
         if "utilities" in self.needs and utility is None:
             raise ValueError(
                 f"utility must be given to policy {policy.kind.name!r}: a function of a model, by "
